@@ -2,7 +2,7 @@
 //!
 //! The gateway's command listens with a certificate that it made for this enrolment. The token has the fingerprint of that
 //! certificate, by which the host knows the gateway, and a secret, by which the gateway knows the host. The host sends a
-//! public key and no names: who it becomes was decided when the token was made.
+//! public key and no name: `hosts enrol NAME` has chosen the name.
 
 use crate::redact::Secret;
 use crate::tls::Fingerprint;
@@ -25,12 +25,14 @@ pub const WAIT_MAX: Duration = Duration::from_secs(30);
 pub const INSTALL_MAX: Duration = Duration::from_secs(20);
 /// Port of the gateway's command, unless another one is chosen.
 pub const PORT: u16 = 7421;
+/// Port at which supervisors listen for gateways on other machines, in examples and in new configurations.
+pub const SUPERVISOR_PORT: u16 = 7420;
 
-/// Beginning of a token.
+/// Prefix of a token.
 const PREFIX: &str = "acp-enrol-";
 /// Length of the secret, in bytes.
 const SECRET_BYTES: usize = 32;
-/// Beginning of what the host signs.
+/// Prefix of the signed text.
 const PROOF: &[u8] = b"acp-host enrolment 1\0";
 
 /// Token of an enrolment.
@@ -62,7 +64,7 @@ impl EnrolToken {
         Self { fingerprint, secret: Secret::new(BASE64URL_NOPAD.encode(&secret)) }
     }
 
-    /// Returns the text for people.
+    /// Returns the token as text.
     #[must_use]
     pub fn expose(&self) -> String {
         format!("{PREFIX}{}.{}", BASE64URL_NOPAD.encode(&self.fingerprint), self.secret.expose())
@@ -89,7 +91,7 @@ pub fn secret_hash(secret: &Secret) -> [u8; 32] {
     Sha256::digest(secret.expose()).into()
 }
 
-/// Returns what the host signs with its key: it proves that the sender has the key, to this gateway only.
+/// Returns the text that the host signs, which proves possession of its key to this gateway only.
 #[must_use]
 pub fn proof_text(fingerprint: &Fingerprint) -> Vec<u8> {
     [PROOF, fingerprint].concat()

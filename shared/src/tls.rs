@@ -27,7 +27,7 @@ use tokio_rustls::rustls::{
 };
 
 /// Maximum size of a file, in bytes.
-const FILE_BYTES_MAX: u64 = 1024 * 1024;
+pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Time after which unchanged files that could not be used are read again: the cause may not have been in them.
 const FAULT_RETRY: Duration = Duration::from_secs(60);
 /// Time far from now, for which no certificate of an installation is valid.
@@ -119,8 +119,11 @@ fn read(part: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     std::fs::read(path).map_err(|error| wrong(part, path, &error))
 }
 
-/// Reads a private key. A file that others can read or change is refused.
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+/// Checks that no other user can read or change a private key.
+///
+/// # Errors
+/// The file cannot be looked at, or is not private.
+pub fn check_private_key(path: &Path) -> Result<(), TlsError> {
     let meta = std::fs::metadata(path).map_err(|error| wrong("key", path, &error))?;
     let is_own = meta.uid() == 0 || meta.uid() == rustix::process::geteuid().as_raw();
     if !is_own || meta.mode() & 0o027 != 0 {
@@ -131,6 +134,12 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
             &format!("other users can read or change it (user {}, mode {mode:04o}); chmod 0600", meta.uid()),
         ));
     }
+    Ok(())
+}
+
+/// Reads a private key. A file that others can read or change is refused.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    check_private_key(path)?;
     PrivateKeyDer::from_pem_slice(&read("key", path)?)
         .map_err(|error| wrong("key", path, &format!("the file has no private key: {error}")))
 }

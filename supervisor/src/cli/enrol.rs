@@ -6,7 +6,7 @@ use crate::context::wall_ms;
 use acp_shared::conn::{Conn, ConnError, connect_pinned};
 use acp_shared::enrol::{
     CertificateRequest, EXCHANGE_MAX, EnrolToken, EnrolTokenError, GatewayMessage, HostMessage,
-    IssuedCertificate, REPLY_BYTES_MAX, WAIT_MAX, proof_text,
+    IssuedCertificate, REPLY_BYTES_MAX, SUPERVISOR_PORT, WAIT_MAX, proof_text,
 };
 use acp_shared::identity::{Holder, Identity};
 use acp_shared::report::with_causes;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 /// Directory of the three files, in that of the configuration.
 const DIR: &str = "tls";
-/// Name under which that directory is filled, and under which the former one is removed.
+/// Temporary directory: new files before the exchange, former files after it.
 const NEW: &str = "tls.new";
 const CERT: &str = "host.crt";
 const KEY: &str = "host.key";
@@ -40,16 +40,16 @@ Examples:
 
 `acp-gateway hosts enrol NAME` at the gateway prints the token, which decides the name of this host. It is valid once, for ten
 minutes. It is read from standard input: other users of this machine can see arguments. The private key is made here and does
-not leave this machine. Certificate, key and CA take the place of earlier
-ones together or not at all. Where there is no supervisor.toml, one is written: review it, then start the supervisor.";
+not leave this machine. Certificate, key and CA take the place of earlier ones together or not at all. Where there is no
+supervisor.toml, one is written: review it, then start the supervisor.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct EnrolArgs {
-    /// Address and port where `acp-gateway hosts enrol` waits
+    /// Address and port of the running `acp-gateway hosts enrol`
     #[arg(long, value_name = "HOST:PORT")]
     gateway: String,
-    /// Token that it printed; - reads a line from standard input
+    /// Token of `acp-gateway hosts enrol`; - reads one line from standard input
     #[arg(long, default_value = "-")]
     token: String,
     /// Replace the certificate of another CA, or of another name
@@ -59,9 +59,9 @@ pub(super) struct EnrolArgs {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Address where gateways connect, for a new supervisor.toml
-    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7420)))]
+    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, SUPERVISOR_PORT)))]
     listen: SocketAddr,
-    /// User that agents run as, for a new supervisor.toml; a supervisor that runs as root needs it
+    /// User of the agents in a new supervisor.toml; required if the supervisor runs as root
     #[arg(long, value_name = "USER")]
     run_as_user: Option<String>,
 }
@@ -74,7 +74,7 @@ struct EnrolledView {
     cert: PathBuf,
     key: PathBuf,
     ca: PathBuf,
-    /// Configuration file that was written; none if there was one.
+    /// New configuration file; none if one existed.
     config: Option<PathBuf>,
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn run(args: &EnrolArgs, out: &mut Output) -> Result<(), CliErr
     if out.is_json() {
         out.data("enrolled", &view)?
     } else {
-        out.line(&people(&view, &dir, args))?
+        out.line(&summary(&view, &dir, args))?
     }
     Ok(())
 }
@@ -170,7 +170,7 @@ async fn request(
     }
 }
 
-/// Tells the gateway that the files are in place. A failure changes nothing here.
+/// Confirms to the gateway that the files are written. Errors are ignored: the files are already in place.
 async fn confirm(mut conn: GatewayConn) {
     let sent = async {
         conn.sender.send(&HostMessage::Installed).await?;
@@ -224,7 +224,7 @@ impl HostFiles {
         Ok(files)
     }
 
-    /// Removes the directory that is filled, with its files.
+    /// Removes the temporary directory.
     fn clear(&self) -> Result<(), CliError> {
         let new = self.dir.join(NEW);
         match std::fs::remove_dir_all(&new) {
@@ -269,7 +269,7 @@ impl HostFiles {
         Ok(host)
     }
 
-    /// Refuses another name or another CA than those in place: gateways with the former CA would be refused at once.
+    /// Fails if the new certificate has another name or CA than the installed one: connected gateways would be refused.
     fn check_successor(&self, issued: &IssuedCertificate, host: &Identity) -> Result<(), CliError> {
         let [cert, secret, ca] = [CERT, KEY, CA].map(|name| self.dir.join(DIR).join(name));
         let Ok(former) = ServerTls::load(&cert, &secret, &ca) else { return Ok(()) };
@@ -348,7 +348,7 @@ fn configuration(dir: &Path, args: &EnrolArgs, cell: &str) -> String {
     )
 }
 
-fn people(view: &EnrolledView, dir: &Path, args: &EnrolArgs) -> String {
+fn summary(view: &EnrolledView, dir: &Path, args: &EnrolArgs) -> String {
     let EnrolledView { identity, cell, .. } = view;
     let config = dir.join(CONFIG);
     let config = config.display();

@@ -47,8 +47,7 @@ Examples:
   acp-supervisor leases watch                      follow changes live
   acp-supervisor leases verify ID                  compare each recorded fact with the current one
   acp-supervisor leases reap --dry-run             show what would be ended, and why the rest would not
-  acp-supervisor enrol --gateway HOST:7421 --token TOKEN
-                                                   serve a gateway on another machine: get a certificate
+  acp-supervisor enrol --gateway HOST:7421         get a certificate for a gateway on another machine
   acp-supervisor upgrade                           after installing a new version; agents keep running
 
 With --json every verb prints one line of JSON, failures too: {\"schema\":1,\"type\":...,\"data\":...}.

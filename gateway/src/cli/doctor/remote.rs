@@ -7,7 +7,7 @@ use acp_shared::tls::ClientTls;
 
 /// Name of the check.
 const NAME: &str = "certificate";
-/// Rest of the validity that is worth a note, in seconds: two weeks.
+/// Remaining validity below which the check warns, in seconds: two weeks.
 const ENDS_SOON_SECONDS: u64 = 14 * 24 * 3_600;
 
 /// Returns no check if no certificate is configured.

@@ -1,11 +1,12 @@
 //! CA and cell certificate of a gateway, as files: makes what is missing, and signs certificates of hosts.
 
-use crate::cli::usage;
+use crate::cli::config::read_bounded;
+use crate::cli::{inside, usage};
 use acp_core::config::RemoteConfig;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::identity::{Holder, Identity};
-use acp_shared::tls::{ClientTls, check_signed, identity_in};
+use acp_shared::tls::{ClientTls, FILE_BYTES_MAX, check_private_key, check_signed, identity_in};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SignatureAlgorithm,
@@ -14,19 +15,19 @@ use rustix::fs::FlockOperation;
 use std::fmt::Display;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Directory of the files in the state directory, unless the configuration names others.
 const DIR: &str = "tls";
-/// Name of a plane without a certificate.
+/// Default name of the plane.
 const PLANE: &str = "acp";
 const DAY_SECONDS: u64 = 24 * 3_600;
 /// Validity of the CA, in days.
 const CA_DAYS: u64 = 3_650;
 /// Validity of the certificates of cells and hosts, in days.
 const DAYS: u64 = 90;
-/// Rest of the cell certificate's validity below which it is signed again, in seconds.
+/// Remaining validity below which the cell certificate is renewed, in seconds.
 const RENEW_SECONDS: u64 = 30 * DAY_SECONDS;
 
 /// Paths of the files.
@@ -52,7 +53,7 @@ impl AuthorityFiles {
     }
 }
 
-/// Names for files that are made; those in existing files stay.
+/// Names for new certificates; existing certificates keep theirs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WantedNames {
     pub(super) plane: Option<String>,
@@ -92,7 +93,7 @@ fn failed(path: &Path, why: &dyn Display) -> Failure {
 }
 
 fn unsigned(error: &rcgen::Error) -> Failure {
-    Failure::new(Code::Runtime, format!("cannot sign a certificate: {error}")).origin("client")
+    inside("cannot sign a certificate", error)
 }
 
 /// Opens the directory of a file, and creates it with mode 0700 if it is missing.
@@ -102,7 +103,7 @@ fn open_dir(file: &Path) -> Result<File, Failure> {
     opened.map_err(|error| failed(dir, &error))
 }
 
-/// Refuses files that are not four, and a missing CA of configured hosts.
+/// Fails if two of the four paths are equal, or if hosts are configured and the file of the CA is missing.
 fn check_paths(files: &AuthorityFiles, has_hosts: bool) -> Result<(), Failure> {
     let paths = [&files.ca_key, &files.ca, &files.key, &files.cert];
     if let Some(path) =
@@ -135,7 +136,7 @@ fn lock_dir(file: &Path) -> Result<File, Failure> {
     Ok(dir)
 }
 
-/// Returns the certificates of a PEM text: a private key in the same file is not sent to hosts.
+/// Returns the certificates of a PEM text, without a private key in the same file.
 fn certificates_in(pem: &str) -> String {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";
@@ -145,7 +146,9 @@ fn certificates_in(pem: &str) -> String {
 
 /// Writes a file, complete or not at all.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
-    let new = path.with_extension("new");
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
     let written = || -> io::Result<()> {
         let _ = std::fs::remove_file(&new);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
@@ -159,24 +162,18 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
 
 /// Reads a file; `None` if it is missing.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
-    match std::fs::read_to_string(path) {
+    match read_bounded(path, FILE_BYTES_MAX) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed(path, &error)),
     }
 }
 
-/// Reads a private key, or makes it if it is missing. Its certificate is made after it, so a key without certificate is that
-/// of an interrupted command.
+/// Reads a private key, or makes it if it is missing and has no certificate. A key without a certificate was left by an interrupted
+/// command, which makes keys first.
 fn key(path: &Path, cert: &Path, made: &mut Vec<PathBuf>) -> Result<KeyPair, Failure> {
     if let Some(text) = read(path)? {
-        let mode = std::fs::metadata(path).map_err(|error| failed(path, &error))?.mode();
-        if mode & 0o027 != 0 {
-            return Err(failed(
-                path,
-                &format!("other users can read or change it (mode {:04o}); chmod 0600", mode & 0o777),
-            ));
-        }
+        check_private_key(path).map_err(|error| usage(error.to_string()))?;
         return KeyPair::from_pem(&text)
             .map_err(|error| failed(path, &format!("no usable private key: {error}")));
     }
@@ -295,15 +292,14 @@ impl Authority {
             && ClientTls::load(&files.cert, &files.key, &files.ca)
                 .and_then(|tls| tls.check(now_seconds))
                 .is_ok_and(|end| end > now_seconds.saturating_add(RENEW_SECONDS));
-        let all = Self { issuer, files, ca: certificates_in(&ca), cell, made };
+        let mut all = Self { issuer, files, ca: certificates_in(&ca), cell, made };
         // Also for a certificate that is kept: the CA may be another one than that of the key.
         let fresh = all.signed(&own_key, &all.cell, now_seconds)?;
         if is_kept {
             return Ok(all);
         }
         write(&all.files.cert, &fresh, 0o644)?;
-        let made = all.made.iter().cloned().chain([all.files.cert.clone()]).collect();
-        let all = Self { made, ..all };
+        all.made.push(all.files.cert.clone());
         let AuthorityFiles { cert, key, ca, .. } = &all.files;
         ClientTls::load(cert, key, ca).and_then(|tls| tls.check(now_seconds)).map_err(invalid)?;
         Ok(all)

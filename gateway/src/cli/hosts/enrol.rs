@@ -1,8 +1,8 @@
-//! `hosts enrol`: prints a token, and issues the certificate of a host to who shows it.
+//! `hosts enrol`: prints a one-time token, waits for the host that presents it, and issues the certificate of that host.
 
 use super::authority::{Authority, AuthorityFiles, WantedNames};
 use super::enrolment::{Enrolment, EnrolmentEnd};
-use crate::cli::config::{ConfigArgs, read};
+use crate::cli::config::{ConfigArgs, read, toml_string};
 use crate::cli::output::{CliResult, Out, now_ms, print_message};
 use crate::cli::stop_signals::StopSignals;
 use crate::cli::{GlobalArgs, inside, usage};
@@ -12,7 +12,7 @@ use acp_core::failure::Failure;
 use acp_core::timeouts::format_duration;
 use acp_shared::codes::Code;
 use acp_shared::conn::TlsListener;
-use acp_shared::enrol::PORT;
+use acp_shared::enrol::{PORT, SUPERVISOR_PORT};
 use clap::Args;
 use serde::Serialize;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -61,7 +61,7 @@ pub(crate) struct EnrolArgs {
     config: ConfigArgs,
 }
 
-/// A token that waits for its host, for `--json`.
+/// JSON output of `hosts enrol` while it waits for the host.
 #[derive(Serialize)]
 struct TokenOutput {
     event: &'static str,
@@ -74,14 +74,14 @@ struct TokenOutput {
     made: Vec<PathBuf>,
 }
 
-/// An enrolled host, for `--json`.
+/// JSON output of `hosts enrol` after the certificate was issued.
 #[derive(Serialize)]
 struct EnrolledOutput {
     event: &'static str,
     identity: String,
     /// Address that the host came from.
     address: IpAddr,
-    /// True if the host has said that its files are in place.
+    /// True if the host has confirmed that its files are written.
     is_installed: bool,
 }
 
@@ -124,6 +124,9 @@ pub(super) async fn run(global: &GlobalArgs, args: &EnrolArgs, out: &mut Out) ->
         notes += 1;
         if notes <= NOTES_MAX {
             print_message(&format!("connection from {address} ended: {text}"));
+        }
+        if notes == NOTES_MAX {
+            print_message("further connections that end are not shown");
         }
     };
     let end = tokio::select! {
@@ -174,7 +177,9 @@ fn ended(why: &str, again: &str) -> Failure {
 
 fn valid_for(text: &str) -> Result<Duration, Failure> {
     match duration::parse(text) {
-        Ok(Some(ms)) if (1_000..=600_000).contains(&ms) => Ok(Duration::from_millis(ms)),
+        Ok(Some(ms)) if ms >= 1_000 && Duration::from_millis(ms) <= VALID_FOR_MAX => {
+            Ok(Duration::from_millis(ms))
+        }
         Ok(_) => {
             let max = VALID_FOR_MAX.as_secs() / 60;
             Err(usage(format!("--valid-for {text}: must be 1 second to {max} minutes")))
@@ -183,7 +188,7 @@ fn valid_for(text: &str) -> Result<Duration, Failure> {
     }
 }
 
-/// Refuses another user than that of the state directory, whose files the gateway could not read.
+/// Fails unless the state directory belongs to this user: the gateway could not read files of another user.
 fn check_owner(state_dir: &Path) -> Result<(), Failure> {
     let own = rustix::process::geteuid().as_raw();
     match std::fs::metadata(state_dir) {
@@ -196,7 +201,7 @@ fn check_owner(state_dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Returns what the new host probably reaches: the name of this machine, if the command listens at all addresses.
+/// Returns the address for `--gateway`: that of the listener, or the name of this machine if it listens at all addresses.
 fn address_for_host(at: SocketAddr) -> String {
     if !at.ip().is_unspecified() {
         return at.to_string();
@@ -218,13 +223,11 @@ fn enrolled(done: &EnrolledOutput, name: &str, files: &AuthorityFiles, is_config
         return state;
     }
     let AuthorityFiles { cert, key, ca, .. } = files;
-    let address = SocketAddr::new(done.address, 7420);
+    let address = SocketAddr::new(done.address, SUPERVISOR_PORT);
+    let [cert, key, ca] = [cert, key, ca].map(|path| toml_string(&path.display().to_string()));
     format!(
-        "{state}\n\nAdd what is missing of this to the configuration, and restart the gateway:\n\n[remote]\ncert = {:?}\nkey = \
-         {:?}\nca = {:?}\n\n[remote.hosts.{name}]\naddress = \"{address}\"\n",
-        cert.display().to_string(),
-        key.display().to_string(),
-        ca.display().to_string(),
+        "{state}\n\nAdd what is missing of this to the configuration, and restart the gateway:\n\n[remote]\ncert = {cert}\nkey = \
+         {key}\nca = {ca}\n\n[remote.hosts.{name}]\naddress = \"{address}\"\n"
     )
 }
 

@@ -1,4 +1,4 @@
-//! Listener of one enrolment: issues at most one certificate, to who shows the secret of the token in time.
+//! Listener of one enrolment: issues at most one certificate, to the peer that presents the token before it expires.
 
 use super::authority::Authority;
 use crate::cli::inside;
@@ -25,7 +25,7 @@ use tokio_rustls::rustls::ServerConfig;
 const CONNECTIONS_MAX: usize = 64;
 /// Maximum time in which a refused peer reads the reason.
 const REFUSED_MAX: Duration = Duration::from_secs(1);
-/// Interval at which the end of the token is looked at: the time of timers does not count suspension.
+/// Interval of the expiry check: tokio's timers do not count suspension.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// One enrolment. The secret is kept as its hash, in memory only: the end of the process ends the token.
@@ -103,7 +103,7 @@ impl Enrolment {
 
     /// Answers a request. The token is used up by the first request with its secret and a proven key.
     fn answer(&self, request: &CertificateRequest) -> Result<IssuedCertificate, String> {
-        // Hashes are compared: the time of the comparison tells nothing about the secret.
+        // Comparing hashes leaks no timing information about the secret.
         if secret_hash(&request.secret) != self.secret_hash {
             return Err("the token is not that of this enrolment; copy it again".to_owned());
         }
