@@ -273,15 +273,15 @@ impl Shard {
         vec![Output::Send(OutgoingPayload::Heartbeat(seq))]
     }
 
-    /// Begins the time to READY again: IDENTIFY is sent after a turn was waited for.
+    /// Begins the time to READY again: IDENTIFY is sent after a slot was waited for.
     pub fn restart_ready_time(&mut self, now: u64) {
         if let Some(connection) = &mut self.connection {
             connection.ready_by_ms = Some(now.saturating_add(self.ready_timeout_ms));
         }
     }
 
-    /// Ends a connection that waited for its turn to identify. No failure: another one is made after the pause.
-    pub fn give_up_turn(&mut self, why: String, after_ms: u64) -> Reconnect {
+    /// Ends a connection that waited for its slot to identify. No failure: another one is made after the pause.
+    pub fn give_up_slot(&mut self, why: String, after_ms: u64) -> Reconnect {
         self.session = None;
         self.reconnect(Some(CLOSE_NORMAL), why, after_ms, false)
     }

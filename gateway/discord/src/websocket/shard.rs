@@ -10,7 +10,7 @@ use crate::core::event::{Event, GapCause};
 use crate::core::shard::{CLOSE_NORMAL, Disconnect, Frame, OutgoingPayload, Output, Reconnect, Shard};
 use crate::websocket::event_intake::{EventIntake, ShardState};
 use crate::websocket::gateway_info::{self, GatewayLookup};
-use crate::websocket::identify_turn::{SessionLimits, wait_for_turn};
+use crate::websocket::identify_slot::{SessionLimits, wait_for_slot};
 use std::future::Future;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::pin::Pin;
@@ -23,8 +23,8 @@ use tokio_util::sync::CancellationToken;
 /// other.
 type IdentifyPermit = Option<OwnedMutexGuard<IdentifyPace>>;
 
-/// Wait for the turn to identify; `None` while there is nothing to wait for.
-type TurnWait = Option<Pin<Box<dyn Future<Output = Result<(), (String, Duration)>> + Send>>>;
+/// Wait for the slot to identify; `None` while there is nothing to wait for.
+type SlotWait = Option<Pin<Box<dyn Future<Output = Result<(), (String, Duration)>> + Send>>>;
 
 /// State shared by all shards of a bot.
 #[derive(Clone)]
@@ -53,8 +53,8 @@ enum Input {
     Received(Received),
     /// The deadline of the shard.
     Due,
-    /// The end of the wait for a turn.
-    Turn(Result<(), (String, Duration)>),
+    /// The end of the wait for a slot.
+    Slot(Result<(), (String, Duration)>),
 }
 
 /// End of a connection.
@@ -156,7 +156,7 @@ impl Driver {
             Ok(connection) => connection,
             Err(why) => return self.end_connection(Disconnect::NotConnected(why)),
         };
-        let mut turn: TurnWait = None;
+        let mut slot: SlotWait = None;
         loop {
             let input = tokio::select! {
                 () = stop.cancelled() => {
@@ -165,7 +165,7 @@ impl Driver {
                 }
                 () = self.due() => Input::Due,
                 received = connection.next() => Input::Received(received),
-                taken = wait_for(&mut turn) => Input::Turn(taken),
+                taken = wait_for(&mut slot) => Input::Slot(taken),
             };
             let now = self.shared.clock.now();
             let outputs = match input {
@@ -175,8 +175,8 @@ impl Driver {
                 }
                 Input::Received(Received::NoText) => self.shard.frame(now, Frame::Unreadable, chance()),
                 Input::Received(Received::End(end)) => return self.end_connection(end),
-                Input::Turn(Ok(())) => {
-                    turn = None;
+                Input::Slot(Ok(())) => {
+                    slot = None;
                     self.shard.restart_ready_time(now);
                     if let Err(end) =
                         self.send(&mut connection, &OutgoingPayload::Identify, &mut permit).await
@@ -185,17 +185,17 @@ impl Driver {
                     }
                     continue;
                 }
-                Input::Turn(Err((why, after))) => {
+                Input::Slot(Err((why, after))) => {
                     let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-                    vec![Output::Reconnect(self.shard.give_up_turn(why, after_ms))]
+                    vec![Output::Reconnect(self.shard.give_up_slot(why, after_ms))]
                 }
             };
             for output in outputs {
                 match output {
                     Output::Event { kind, read } => self.accept(&kind, read),
                     Output::Gap(lost) => self.shared.intake.gap(GapCause::Skipped, lost),
-                    Output::Send(OutgoingPayload::Identify) if self.shared.settings.turns.is_some() => {
-                        turn = self.begin_turn();
+                    Output::Send(OutgoingPayload::Identify) if self.shared.settings.slots.is_some() => {
+                        slot = self.begin_slot_wait();
                     }
                     Output::Send(payload) => {
                         if let Err(end) = self.send(&mut connection, &payload, &mut permit).await {
@@ -221,10 +221,10 @@ impl Driver {
         self.shared.intake.accept(kind, read);
     }
 
-    /// Begins to wait for the turn to identify.
-    fn begin_turn(&self) -> TurnWait {
-        let turns = Arc::clone(self.shared.settings.turns.as_ref()?);
-        Some(Box::pin(wait_for_turn(turns, self.identity.shard, self.limits)))
+    /// Begins to wait for the slot to identify.
+    fn begin_slot_wait(&self) -> SlotWait {
+        let slots = Arc::clone(self.shared.settings.slots.as_ref()?);
+        Some(Box::pin(wait_for_slot(slots, self.identity.shard, self.limits)))
     }
 
     fn end_connection(&mut self, end: Disconnect) -> ConnectionEnd {
@@ -259,10 +259,10 @@ impl Driver {
     }
 }
 
-/// Waits for a turn, or forever. Cancel safe.
-async fn wait_for(turn: &mut TurnWait) -> Result<(), (String, Duration)> {
-    match turn {
-        Some(turn) => turn.await,
+/// Waits for a slot, or forever. Cancel safe.
+async fn wait_for(slot: &mut SlotWait) -> Result<(), (String, Duration)> {
+    match slot {
+        Some(slot) => slot.await,
         None => std::future::pending().await,
     }
 }

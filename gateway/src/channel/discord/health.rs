@@ -294,11 +294,11 @@ pub(super) mod tests {
     fn shards_are_shown_with_their_range_and_connections() {
         let range = Some(ShardRange { from: 2, to: 4, of: 8 });
         let one = BTreeMap::from([(0, ShardState::Up)]);
-        let two = BTreeMap::from([(2, ShardState::Up), (3, ShardState::Lost("no turn".to_owned()))]);
+        let two = BTreeMap::from([(2, ShardState::Up), (3, ShardState::Lost("no slot".to_owned()))]);
         for (range, shards, want) in [
             (None, &one, None),
-            (None, &two, Some("2 shards, 1 connected; shard 3 is reconnecting: no turn")),
-            (range, &two, Some("shards 2 to 3 of 8, 1 connected; shard 3 is reconnecting: no turn")),
+            (None, &two, Some("2 shards, 1 connected; shard 3 is reconnecting: no slot")),
+            (range, &two, Some("shards 2 to 3 of 8, 1 connected; shard 3 is reconnecting: no slot")),
             (range, &BTreeMap::new(), Some("shards 2 to 3 of 8, 0 connected")),
             (Some(ShardRange { from: 0, to: 1, of: 2 }), &one, Some("shard 0 of 2, 1 connected")),
         ] {

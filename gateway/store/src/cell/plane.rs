@@ -10,26 +10,26 @@ use crate::postgres::{PgAddress, PgConnection};
 use acp_core::shards::ShardRange;
 use std::time::{Duration, Instant};
 
-/// Longest wait for an answer, a new connection included.
-const PATIENCE: Duration = Duration::from_secs(4);
-/// Time between two turns of a bucket: five seconds (gateway documentation, "Session Start Limit"), and the one in which a turn is
-/// valid.
-const TURN_MS: u64 = 6_000;
+/// Maximum duration of a request, including the connection.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
+/// Time between two identify slots of a bucket: five seconds (gateway documentation, "Session Start Limit"), and the one in which a
+/// slot is valid.
+const SLOT_INTERVAL_MS: u64 = 6_000;
 /// Bounds of the time until Discord resets the number of sessions.
 const RESET_MS: (u64, u64) = (10_000, 86_400_000);
 /// Settings of the session: a process that stands still does not keep the lock from others.
 const SETTINGS: &str = "SET synchronous_commit = local; SET statement_timeout = 3000; SET idle_in_transaction_session_timeout = 3000";
 /// Tables of the plane.
-const TABLES: &str = "CREATE TABLE IF NOT EXISTS plane.discord_turns (application TEXT, bucket BIGINT, next TIMESTAMPTZ NOT NULL, \
+const TABLES: &str = "CREATE TABLE IF NOT EXISTS plane.discord_identify_slots (application TEXT, bucket BIGINT, next TIMESTAMPTZ NOT NULL, \
       PRIMARY KEY (application, bucket)); \
     CREATE TABLE IF NOT EXISTS plane.discord_limits (application TEXT PRIMARY KEY, remaining BIGINT NOT NULL, \
       resets TIMESTAMPTZ NOT NULL); \
     CREATE TABLE IF NOT EXISTS plane.discord_ranges (application TEXT, cell TEXT, shard_from BIGINT NOT NULL, \
       shard_to BIGINT NOT NULL, shard_of BIGINT NOT NULL, server_pid BIGINT NOT NULL, PRIMARY KEY (application, cell))";
 
-/// Question for the turn to identify a session.
+/// Request for permission to identify a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TurnRequest {
+pub struct IdentifySlotRequest {
     /// Id of the Discord application.
     pub application: String,
     /// Shards that the cell serves.
@@ -42,19 +42,19 @@ pub struct TurnRequest {
     pub reset_after_ms: u64,
 }
 
-/// Answer to a [`TurnRequest`].
+/// Answer to an [`IdentifySlotRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TurnAnswer {
+pub enum IdentifySlotAnswer {
     /// The session may be identified now.
     Taken {
-        /// Time on this machine directly before the turn was set, on which the validity of the turn depends.
+        /// Time on this machine directly before the slot was set, on which the validity of the slot depends.
         at: Instant,
         /// Number of sessions that may be identified after this one.
         remaining: u64,
     },
     /// Another session of the bucket was identified just now.
     Later {
-        /// Time until the next turn.
+        /// Time until the next slot.
         wait_ms: u64,
     },
     /// All sessions of the day are identified.
@@ -83,14 +83,18 @@ impl Plane {
         Self { address, owner }
     }
 
-    /// Takes the turn to identify a session, and the cell's shards. A turn that was taken counts, whether or not it is used.
+    /// Takes an identify slot, and the cell's shards. A slot that was taken counts, whether or not it is used.
     /// Blocks; not for an async context.
     ///
     /// # Errors
     /// [`StoreError::Server`]; [`StoreError::Refused`] if this process no longer owns the cell; errors of the server.
-    pub fn take_turn(&self, request: &TurnRequest) -> Result<TurnAnswer, StoreError> {
-        let name = format!("acp-host {} turns", self.address.cell());
-        let db = Db::of_postgres(PgConnection::open(&self.address, &name, Some(Instant::now() + PATIENCE))?);
+    pub fn take_slot(&self, request: &IdentifySlotRequest) -> Result<IdentifySlotAnswer, StoreError> {
+        let name = format!("acp-host {} identify slot", self.address.cell());
+        let db = Db::of_postgres(PgConnection::open(
+            &self.address,
+            &name,
+            Some(Instant::now() + REQUEST_TIMEOUT),
+        )?);
         db.run_all(SETTINGS)?;
         db.transaction(|| {
             ownership::lock_for_transaction(&db, "plane")?;
@@ -106,7 +110,7 @@ impl Plane {
 /// Creates the schema and its tables, unless they exist: a role that may not create schemas can use the one that another made.
 fn create_tables(db: &Db) -> Result<(), StoreError> {
     let exists = |sql: &str| db.first(sql, &[], |row| row.only::<bool>()).map(|found| found == Some(true));
-    if exists("SELECT to_regclass('plane.discord_ranges') IS NOT NULL")? {
+    if exists("SELECT to_regclass('plane.discord_identify_slots') IS NOT NULL")? {
         return Ok(());
     }
     if !exists("SELECT to_regnamespace('plane') IS NOT NULL")? {
@@ -115,15 +119,20 @@ fn create_tables(db: &Db) -> Result<(), StoreError> {
     db.run_all(TABLES)
 }
 
-fn take(db: &Db, cell: &str, server_pid: u32, request: &TurnRequest) -> Result<TurnAnswer, StoreError> {
+fn take(
+    db: &Db,
+    cell: &str,
+    server_pid: u32,
+    request: &IdentifySlotRequest,
+) -> Result<IdentifySlotAnswer, StoreError> {
     const LIMIT: &str = "SELECT remaining, CAST(greatest(0, ceil(extract(epoch FROM resets - clock_timestamp()) * 1000)) AS BIGINT) AS left_ms \
         FROM plane.discord_limits WHERE application = ?1";
-    const TURN: &str = "SELECT CAST(greatest(0, ceil(extract(epoch FROM next - clock_timestamp()) * 1000)) AS BIGINT) \
-        FROM plane.discord_turns WHERE application = ?1 AND bucket = ?2";
-    const NEXT: &str = "INSERT INTO plane.discord_turns (application, bucket, next) \
+    const SLOT: &str = "SELECT CAST(greatest(0, ceil(extract(epoch FROM next - clock_timestamp()) * 1000)) AS BIGINT) \
+        FROM plane.discord_identify_slots WHERE application = ?1 AND bucket = ?2";
+    const NEXT: &str = "INSERT INTO plane.discord_identify_slots (application, bucket, next) \
         VALUES (?1, ?2, clock_timestamp() + CAST(?3 AS BIGINT) * interval '1 millisecond') \
         ON CONFLICT (application, bucket) DO UPDATE SET next = excluded.next";
-    let TurnRequest { application, bucket, remaining, reset_after_ms, .. } = request;
+    let IdentifySlotRequest { application, bucket, remaining, reset_after_ms, .. } = request;
     if let Some(overlap) = claim(db, cell, server_pid, request)? {
         return Ok(overlap);
     }
@@ -134,15 +143,17 @@ fn take(db: &Db, cell: &str, server_pid: u32, request: &TurnRequest) -> Result<T
     let reset_ms = (*reset_after_ms).clamp(RESET_MS.0, RESET_MS.1);
     let (remaining, left_ms) =
         counted.map_or((*remaining, reset_ms), |(counted, left)| (counted.min(*remaining), left));
-    let Some(remaining) = remaining.checked_sub(1) else { return Ok(TurnAnswer::Spent { wait_ms: left_ms }) };
-    let set_next = || db.run(NEXT, params![application, bucket, TURN_MS]);
-    let next: Option<u64> = db.first(TURN, params![application, bucket], |row| row.only())?;
+    let Some(remaining) = remaining.checked_sub(1) else {
+        return Ok(IdentifySlotAnswer::Spent { wait_ms: left_ms });
+    };
+    let set_next = || db.run(NEXT, params![application, bucket, SLOT_INTERVAL_MS]);
+    let next: Option<u64> = db.first(SLOT, params![application, bucket], |row| row.only())?;
     if let Some(wait_ms) = next.filter(|left_ms| *left_ms > 0) {
-        // The clock was set back, or is that of another server: without this, nobody got a turn until it caught up.
-        if wait_ms > TURN_MS {
+        // The clock was set back, or is that of another server: without this, nobody got a slot until it caught up.
+        if wait_ms > SLOT_INTERVAL_MS {
             set_next()?;
         }
-        return Ok(TurnAnswer::Later { wait_ms: wait_ms.min(TURN_MS) });
+        return Ok(IdentifySlotAnswer::Later { wait_ms: wait_ms.min(SLOT_INTERVAL_MS) });
     }
     db.run(
         "INSERT INTO plane.discord_limits (application, remaining, resets) \
@@ -152,7 +163,7 @@ fn take(db: &Db, cell: &str, server_pid: u32, request: &TurnRequest) -> Result<T
     )?;
     let at = Instant::now();
     set_next()?;
-    Ok(TurnAnswer::Taken { at, remaining })
+    Ok(IdentifySlotAnswer::Taken { at, remaining })
 }
 
 /// Records the shards of the cell. Returns the overlap with those of another cell that is served; then the cell has none.
@@ -160,10 +171,10 @@ fn claim(
     db: &Db,
     cell: &str,
     server_pid: u32,
-    request: &TurnRequest,
-) -> Result<Option<TurnAnswer>, StoreError> {
+    request: &IdentifySlotRequest,
+) -> Result<Option<IdentifySlotAnswer>, StoreError> {
     const ALL: &str = "SELECT cell, shard_from, shard_to, shard_of, server_pid FROM plane.discord_ranges WHERE application = ?1";
-    let TurnRequest { application, range, .. } = request;
+    let IdentifySlotRequest { application, range, .. } = request;
     let rows = db.all(ALL, params![application], |row| {
         let range =
             ShardRange { from: row.get("shard_from")?, to: row.get("shard_to")?, of: row.get("shard_of")? };
@@ -178,7 +189,7 @@ fn claim(
                 "DELETE FROM plane.discord_ranges WHERE application = ?1 AND cell = ?2",
                 params![application, cell],
             )?;
-            return Ok(Some(TurnAnswer::Overlaps { cell: other, range: its }));
+            return Ok(Some(IdentifySlotAnswer::Overlaps { cell: other, range: its }));
         }
     }
     db.run(

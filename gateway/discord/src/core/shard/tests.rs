@@ -165,7 +165,7 @@ fn missing_hello_reconnects_and_keeps_the_session() {
 }
 
 #[test]
-fn wait_for_a_turn_does_not_shorten_the_time_to_ready() {
+fn wait_for_a_slot_does_not_shorten_the_time_to_ready() {
     let mut shard = shard();
     shard.begin_connection(0);
     shard.frame(0, hello(), 1.0);
