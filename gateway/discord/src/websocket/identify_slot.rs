@@ -57,12 +57,12 @@ pub trait IdentifySlots: fmt::Debug + Send + Sync {
 /// Waits for an identify slot of a shard.
 ///
 /// # Errors
-/// Reason and pause if that takes longer than a connection may wait.
+/// Reason and pause in milliseconds if that takes longer than a connection may wait.
 pub(super) async fn wait_for_slot(
     slots: Arc<dyn IdentifySlots>,
     shard: u32,
     limits: SessionLimits,
-) -> Result<(), (String, Duration)> {
+) -> Result<(), (String, u64)> {
     let end = Instant::now() + SLOT_WAIT_MAX;
     loop {
         match slots.take(shard, limits).await {
@@ -70,7 +70,9 @@ pub(super) async fn wait_for_slot(
             IdentifySlot::Taken(_) => {
                 tracing::warn!(shard, "identify slot was answered too late; asking again")
             }
-            IdentifySlot::Later { why, after } if Instant::now() + after > end => return Err((why, after)),
+            IdentifySlot::Later { why, after } if Instant::now() + after > end => {
+                return Err((why, u64::try_from(after.as_millis()).unwrap_or(u64::MAX)));
+            }
             IdentifySlot::Later { after, .. } => tokio::time::sleep(after).await,
         }
     }

@@ -23,8 +23,8 @@ use tokio_util::sync::CancellationToken;
 /// other.
 type IdentifyPermit = Option<OwnedMutexGuard<IdentifyPace>>;
 
-/// Wait for the slot to identify; `None` while there is nothing to wait for.
-type SlotWait = Option<Pin<Box<dyn Future<Output = Result<(), (String, Duration)>> + Send>>>;
+/// Wait for an identify slot; `None` while there is nothing to wait for.
+type SlotWait = Option<Pin<Box<dyn Future<Output = Result<(), (String, u64)>> + Send>>>;
 
 /// State shared by all shards of a bot.
 #[derive(Clone)]
@@ -53,8 +53,8 @@ enum Input {
     Received(Received),
     /// The deadline of the shard.
     Due,
-    /// The end of the wait for a slot.
-    Slot(Result<(), (String, Duration)>),
+    /// The end of the wait for an identify slot.
+    Slot(Result<(), (String, u64)>),
 }
 
 /// End of a connection.
@@ -76,7 +76,8 @@ impl Driver {
         let ready_timeout_ms = u64::try_from(ready_timeout.as_millis()).unwrap_or(u64::MAX);
         let identity = ShardIdentity { token, shard: number, shards };
         shared.intake.record_shard(number, ShardState::Connecting);
-        Self { shard: Shard::new(number, base, ready_timeout_ms), identity, url: Some(url), limits, shared }
+        let shard = Shard::new(number, base, ready_timeout_ms, shared.settings.slots.is_some());
+        Self { shard, identity, url: Some(url), limits, shared }
     }
 
     /// Runs one connection after the other until the driver is stopped.
@@ -165,7 +166,7 @@ impl Driver {
                 }
                 () = self.due() => Input::Due,
                 received = connection.next() => Input::Received(received),
-                taken = wait_for(&mut slot) => Input::Slot(taken),
+                ended = wait_for(&mut slot) => Input::Slot(ended),
             };
             let now = self.shared.clock.now();
             let outputs = match input {
@@ -175,28 +176,16 @@ impl Driver {
                 }
                 Input::Received(Received::NoText) => self.shard.frame(now, Frame::Unreadable, chance()),
                 Input::Received(Received::End(end)) => return self.end_connection(end),
-                Input::Slot(Ok(())) => {
+                Input::Slot(ended) => {
                     slot = None;
-                    self.shard.restart_ready_time(now);
-                    if let Err(end) =
-                        self.send(&mut connection, &OutgoingPayload::Identify, &mut permit).await
-                    {
-                        return self.end_connection(end);
-                    }
-                    continue;
-                }
-                Input::Slot(Err((why, after))) => {
-                    let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-                    vec![Output::Reconnect(self.shard.give_up_slot(why, after_ms))]
+                    self.shard.slot_ended(now, ended)
                 }
             };
             for output in outputs {
                 match output {
                     Output::Event { kind, read } => self.accept(&kind, read),
                     Output::Gap(lost) => self.shared.intake.gap(GapCause::Skipped, lost),
-                    Output::Send(OutgoingPayload::Identify) if self.shared.settings.slots.is_some() => {
-                        slot = self.begin_slot_wait();
-                    }
+                    Output::WaitForSlot => slot = self.begin_slot_wait(),
                     Output::Send(payload) => {
                         if let Err(end) = self.send(&mut connection, &payload, &mut permit).await {
                             return self.end_connection(end);
@@ -221,7 +210,7 @@ impl Driver {
         self.shared.intake.accept(kind, read);
     }
 
-    /// Begins to wait for the slot to identify.
+    /// Begins to wait for an identify slot.
     fn begin_slot_wait(&self) -> SlotWait {
         let slots = Arc::clone(self.shared.settings.slots.as_ref()?);
         Some(Box::pin(wait_for_slot(slots, self.identity.shard, self.limits)))
@@ -259,8 +248,8 @@ impl Driver {
     }
 }
 
-/// Waits for a slot, or forever. Cancel safe.
-async fn wait_for(slot: &mut SlotWait) -> Result<(), (String, Duration)> {
+/// Waits for an identify slot, or forever. Cancel safe.
+async fn wait_for(slot: &mut SlotWait) -> Result<(), (String, u64)> {
     match slot {
         Some(slot) => slot.await,
         None => std::future::pending().await,
