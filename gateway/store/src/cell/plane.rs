@@ -7,16 +7,11 @@ use super::ownership::{self, OwnerId};
 use crate::db::{Db, params};
 use crate::error::StoreError;
 use crate::postgres::{PgAddress, PgConnection};
-use acp_core::shards::ShardRange;
+use acp_core::shards::{SLOT_INTERVAL_MS, SessionBudget, ShardRange, SlotDecision, decide_slot};
 use std::time::{Duration, Instant};
 
 /// Maximum duration of a request, including the connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
-/// Time between two identify slots of a bucket: five seconds (gateway documentation, "Session Start Limit"), and the one in which a
-/// slot is valid.
-const SLOT_INTERVAL_MS: u64 = 6_000;
-/// Bounds of the time until Discord resets the number of sessions.
-const RESET_MS: (u64, u64) = (10_000, 86_400_000);
 /// Settings of the session: a process that stands still does not keep the lock from others.
 const SETTINGS: &str = "SET synchronous_commit = local; SET statement_timeout = 3000; SET idle_in_transaction_session_timeout = 3000";
 /// Tables of the plane.
@@ -136,34 +131,32 @@ fn take(
     if let Some(overlap) = claim(db, cell, server_pid, request)? {
         return Ok(overlap);
     }
-    let read = |row: &crate::db::Row<'_>| Ok((row.get::<u64>("remaining")?, row.get::<u64>("left_ms")?));
-    let known = db.first(LIMIT, params![application], read)?;
-    // A reset further away was written by a clock that ran ahead.
-    let counted = known.filter(|(_, left_ms)| (1..=RESET_MS.1).contains(left_ms));
-    let reset_ms = (*reset_after_ms).clamp(RESET_MS.0, RESET_MS.1);
-    let (remaining, left_ms) =
-        counted.map_or((*remaining, reset_ms), |(counted, left)| (counted.min(*remaining), left));
-    let Some(remaining) = remaining.checked_sub(1) else {
-        return Ok(IdentifySlotAnswer::Spent { wait_ms: left_ms });
-    };
+    let counted = db.first(LIMIT, params![application], |row| {
+        Ok(SessionBudget { remaining: row.get("remaining")?, reset_ms: row.get("left_ms")? })
+    })?;
+    let reported = SessionBudget { remaining: *remaining, reset_ms: *reset_after_ms };
+    let next_ms: Option<u64> = db.first(SLOT, params![application, bucket], |row| row.only())?;
     let set_next = || db.run(NEXT, params![application, bucket, SLOT_INTERVAL_MS]);
-    let next: Option<u64> = db.first(SLOT, params![application, bucket], |row| row.only())?;
-    if let Some(wait_ms) = next.filter(|left_ms| *left_ms > 0) {
-        // The clock was set back, or is that of another server: without this, nobody got a slot until it caught up.
-        if wait_ms > SLOT_INTERVAL_MS {
-            set_next()?;
+    match decide_slot(counted, reported, next_ms) {
+        SlotDecision::Spent { wait_ms } => Ok(IdentifySlotAnswer::Spent { wait_ms }),
+        SlotDecision::Later { wait_ms, is_impossible } => {
+            if is_impossible {
+                set_next()?;
+            }
+            Ok(IdentifySlotAnswer::Later { wait_ms })
         }
-        return Ok(IdentifySlotAnswer::Later { wait_ms: wait_ms.min(SLOT_INTERVAL_MS) });
+        SlotDecision::Taken { left } => {
+            db.run(
+                "INSERT INTO plane.discord_limits (application, remaining, resets) \
+                 VALUES (?1, ?2, clock_timestamp() + CAST(?3 AS BIGINT) * interval '1 millisecond') \
+                 ON CONFLICT (application) DO UPDATE SET remaining = excluded.remaining, resets = excluded.resets",
+                params![application, left.remaining, left.reset_ms],
+            )?;
+            let at = Instant::now();
+            set_next()?;
+            Ok(IdentifySlotAnswer::Taken { at, remaining: left.remaining })
+        }
     }
-    db.run(
-        "INSERT INTO plane.discord_limits (application, remaining, resets) \
-         VALUES (?1, ?2, clock_timestamp() + CAST(?3 AS BIGINT) * interval '1 millisecond') \
-         ON CONFLICT (application) DO UPDATE SET remaining = excluded.remaining, resets = excluded.resets",
-        params![application, remaining, left_ms],
-    )?;
-    let at = Instant::now();
-    set_next()?;
-    Ok(IdentifySlotAnswer::Taken { at, remaining })
 }
 
 /// Records the shards of the cell. Returns the overlap with those of another cell that is served; then the cell has none.
