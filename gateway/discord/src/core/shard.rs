@@ -101,8 +101,10 @@ pub struct Reconnect {
     pub after_ms: u64,
     /// True if the next connection resumes the session; otherwise it identifies a new one.
     pub resume: bool,
-    /// True if the address of the gateway must be requested again.
+    /// True if the address of the gateway must be requested again, however recent the last one is.
     pub needs_url: bool,
+    /// True if the permission to identify is kept during the pause: other shards would get no slot either.
+    pub keeps_permit: bool,
 }
 
 /// Instruction for the driver.
@@ -405,7 +407,8 @@ impl Shard {
 
     /// Closes a connection that got no identify slot. Reconnects after the pause; not counted as a failure.
     fn give_up_slot(&mut self, why: String, after_ms: u64) -> Reconnect {
-        self.reconnect(Some(CLOSE_NORMAL), why, after_ms, false)
+        let lost = self.reconnect(Some(CLOSE_NORMAL), why, after_ms, false);
+        Reconnect { needs_url: false, keeps_permit: true, ..lost }
     }
 
     /// Forgets the session's own address, and requests the gateway address again: this one is unreachable.
@@ -432,7 +435,7 @@ impl Shard {
         }
         // Discord limits new sessions per day and reports the limit together with the address.
         let resume = self.can_resume();
-        Reconnect { close, why, after_ms, resume, needs_url: needs_url || !resume }
+        Reconnect { close, why, after_ms, resume, needs_url: needs_url || !resume, keeps_permit: false }
     }
 }
 

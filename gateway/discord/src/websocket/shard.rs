@@ -17,11 +17,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Permission to identify a session. Held until IDENTIFY is sent, so that shards identify one after the
-/// other.
-type IdentifyPermit = Option<OwnedMutexGuard<IdentifyPace>>;
+/// Time for which the reported address and limits are used for further sessions.
+const REPORT_VALID: Duration = Duration::from_secs(60);
 
 /// Wait for an identify slot; `None` while there is nothing to wait for.
 type SlotWait = Option<Pin<Box<dyn Future<Output = Result<(), (String, u64)>> + Send>>>;
@@ -46,6 +46,10 @@ pub(super) struct Driver {
     url: Option<String>,
     /// Limits of new sessions, as reported with the address.
     limits: SessionLimits,
+    /// Time of that report.
+    reported: Instant,
+    /// Permission to identify a session. Held until IDENTIFY is sent, so that shards identify one after the other.
+    permit: Option<OwnedMutexGuard<IdentifyPace>>,
 }
 
 /// Input of the loop over a connection.
@@ -77,7 +81,7 @@ impl Driver {
         let identity = ShardIdentity { token, shard: number, shards };
         shared.intake.record_shard(number, ShardState::Connecting);
         let shard = Shard::new(number, base, ready_timeout_ms, shared.settings.slots.is_some());
-        Self { shard, identity, url: Some(url), limits, shared }
+        Self { shard, identity, url: Some(url), limits, reported: Instant::now(), permit: None, shared }
     }
 
     /// Runs one connection after the other until the driver is stopped.
@@ -92,15 +96,18 @@ impl Driver {
                 () = stop.cancelled() => return Ok(()),
                 ready = self.prepare(pause) => ready,
             };
-            let (url, permit) = ready?;
-            let lost = match self.serve(&url, permit).await {
+            let lost = match self.serve(&ready?).await {
                 ConnectionEnd::Stopped => return Ok(()),
                 ConnectionEnd::Failed(failure) => return Err(failure),
                 ConnectionEnd::Lost(lost) => lost,
             };
             pause = Duration::from_millis(lost.after_ms);
-            if lost.needs_url {
+            let is_stale = self.reported.elapsed() + pause >= REPORT_VALID;
+            if lost.needs_url || (is_stale && !lost.resume) {
                 self.url = None;
+            }
+            if !lost.keeps_permit {
+                self.permit = None;
             }
             self.report(lost.why, pause, lost.resume);
         }
@@ -118,12 +125,14 @@ impl Driver {
     }
 
     /// Waits for the pause, and gets the address and the permission for the next connection.
-    async fn prepare(&mut self, pause: Duration) -> Result<(String, IdentifyPermit), FatalGatewayError> {
+    async fn prepare(&mut self, pause: Duration) -> Result<String, FatalGatewayError> {
         tokio::time::sleep(pause).await;
         while self.url.is_none() {
             let sessions = u32::from(!self.shard.can_resume());
             match gateway_info::gateway(&self.shared.client, &self.shared.settings, Some(sessions)).await {
-                GatewayLookup::Available { url, limits, .. } => (self.url, self.limits) = (Some(url), limits),
+                GatewayLookup::Available { url, limits, .. } => {
+                    (self.url, self.limits, self.reported) = (Some(url), limits, Instant::now());
+                }
                 GatewayLookup::Failed(failure) => return Err(failure),
                 GatewayLookup::RetryLater { why, after } => {
                     let pause = after.max(Duration::from_millis(self.shard.record_failure()));
@@ -133,19 +142,17 @@ impl Driver {
             }
         }
         let url = self.shard.resume_url().map(ToOwned::to_owned).or_else(|| self.url.clone());
-        let permit = if self.shard.can_resume() { None } else { Some(self.acquire_permit().await) };
-        Ok((url.unwrap_or_default(), permit))
-    }
-
-    async fn acquire_permit(&self) -> OwnedMutexGuard<IdentifyPace> {
-        let mut pace = Arc::clone(&self.shared.pace).lock_owned().await;
-        let wait = pace.until_next(self.shared.clock.now());
-        tokio::time::sleep(Duration::from_millis(wait)).await;
-        pace
+        if !self.shard.can_resume() && self.permit.is_none() {
+            let mut pace = Arc::clone(&self.shared.pace).lock_owned().await;
+            let wait = pace.until_next(self.shared.clock.now());
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            self.permit = Some(pace);
+        }
+        Ok(url.unwrap_or_default())
     }
 
     /// Opens a connection and runs its protocol to the end.
-    async fn serve(&mut self, url: &str, mut permit: IdentifyPermit) -> ConnectionEnd {
+    async fn serve(&mut self, url: &str) -> ConnectionEnd {
         let stop = self.shared.stop.clone();
         self.shard.begin_connection(self.shared.clock.now());
         let opened = tokio::select! {
@@ -187,7 +194,7 @@ impl Driver {
                     Output::Gap(lost) => self.shared.intake.gap(GapCause::Skipped, lost),
                     Output::WaitForSlot => slot = self.begin_slot_wait(),
                     Output::Send(payload) => {
-                        if let Err(end) = self.send(&mut connection, &payload, &mut permit).await {
+                        if let Err(end) = self.send(&mut connection, &payload).await {
                             return self.end_connection(end);
                         }
                     }
@@ -232,16 +239,15 @@ impl Driver {
     }
 
     async fn send(
-        &self,
+        &mut self,
         connection: &mut Connection,
         payload: &OutgoingPayload,
-        permit: &mut IdentifyPermit,
     ) -> Result<(), Disconnect> {
         let sent = connection.send(self.identity.encode(payload)).await;
         if *payload == OutgoingPayload::Identify {
             // Counted whether or not it was received.
             self.shared.intake.record_identify();
-            let count = permit.take().and_then(|mut pace| pace.record_identify(self.shared.clock.now()));
+            let count = self.permit.take().and_then(|mut pace| pace.record_identify(self.shared.clock.now()));
             count.into_iter().for_each(EventIntake::alarm);
         }
         sent

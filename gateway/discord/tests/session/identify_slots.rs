@@ -102,6 +102,30 @@ async fn session_without_slot_is_not_identified() {
     bot.end().await.expect("stopped");
 }
 
+/// Of the shards that get no slot, one asks for all, and it does not request the address again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_shard_asks_while_there_is_no_slot() {
+    let server = Server::start(|_, mut conn: Conn| async move { drop(identify(&mut conn).await) }).await;
+    // The wait of 15 seconds would end after this pause, so that the connection is given up.
+    let after = Duration::from_secs(16);
+    let refused = IdentifySlot::Later { why: "overlap".to_owned(), after };
+    let slots = slots([Some(refused)]);
+    let shards = Some(ShardSet { numbers: 3..6, count: 8 });
+    let mut bot = bot_with(&server, 10, shards, Some(Arc::clone(&slots) as Arc<dyn IdentifySlots>));
+    for want in ["overlap", "no slot"] {
+        let why = bot.until(|event| match event {
+            Event::Disconnected { why } => Some(why.clone()),
+            _ => None,
+        });
+        assert_eq!(why.await, want);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let asked: Vec<u32> = slots.asked.lock().expect("lock").iter().map(|(shard, _)| *shard).collect();
+    assert_eq!((asked.len(), asked[0]), (2, asked[1]), "{asked:?}");
+    assert_eq!(server.lookups(), 1);
+    bot.end().await.expect("stopped");
+}
+
 /// Without identify slots, the shards of the range identify, and no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_shards_of_the_range_identify() {

@@ -49,7 +49,7 @@ fn heartbeat(seq: Option<u64>) -> Vec<Output> {
 }
 
 fn reconnect(close: Option<u16>, why: &str, after_ms: u64, resume: bool, needs_url: bool) -> Reconnect {
-    Reconnect { close, why: why.to_owned(), after_ms, resume, needs_url }
+    Reconnect { close, why: why.to_owned(), after_ms, resume, needs_url, keeps_permit: false }
 }
 
 /// Shard with a session from its first connection, made at 0 ms; the first heartbeat is due at 20 s.
@@ -181,7 +181,8 @@ fn wait_for_a_slot_does_not_shorten_the_time_to_ready() {
     // The wait itself is bounded, too.
     shard.begin_connection(60_000);
     assert_eq!(shard.frame(60_000, hello(), 1.0), [Output::WaitForSlot]);
-    assert_eq!(shard.slot_ended(61_000, Err(("none".to_owned(), 7))).len(), 1);
+    let lost = Reconnect { keeps_permit: true, ..reconnect(Some(CLOSE_NORMAL), "none", 7, false, false) };
+    assert_eq!(shard.slot_ended(61_000, Err(("none".to_owned(), 7))), [Output::Reconnect(lost)]);
     assert_eq!(shard.slot_ended(61_000, Ok(())), [], "the connection has ended");
     shard.begin_connection(70_000);
     shard.frame(70_000, hello(), 1.0);
