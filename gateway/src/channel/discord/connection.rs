@@ -38,7 +38,8 @@ impl EventConnection {
         }
         let shards = now.access.shards;
         let slots = shards.zip(inner.plane.clone()).map(|(range, plane)| {
-            Arc::new(PlaneIdentifySlots::new(plane, range, inner.rest.clone())) as Arc<dyn IdentifySlots>
+            let slots = PlaneIdentifySlots::new(&inner.account, plane, range, inner.rest.clone());
+            Arc::new(slots) as Arc<dyn IdentifySlots>
         });
         let stop = CancellationToken::new();
         let (sink, events) = websocket::event_channel(EVENTS_MAX);

@@ -4,27 +4,29 @@ use acp_core::shards::ShardRange;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::rest::RestClient;
 use acp_discord::websocket::{IdentifySlot, IdentifySlots, SessionLimits, SlotFuture};
-use acp_store::cell::plane::{IdentifySlotAnswer, IdentifySlotRequest, Plane};
+use acp_store::cell::plane::{DiscordConnection, IdentifySlotAnswer, IdentifySlotRequest, Plane};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
 /// Pause after a question that was not answered.
 const RETRY: Duration = Duration::from_secs(2);
-/// Pause while another cell has some of the shards.
+/// Pause while another cell has some of the shards, or another account the application.
 const OVERLAP_RETRY: Duration = Duration::from_secs(20);
 
 /// Identify slots of the account's application, for one connection.
 #[derive(Debug)]
 pub(super) struct PlaneIdentifySlots {
     plane: Plane,
+    connection: Arc<DiscordConnection>,
     range: ShardRange,
     rest: RestClient,
     application: OnceCell<Snowflake>,
 }
 
 impl PlaneIdentifySlots {
-    pub(super) fn new(plane: Plane, range: ShardRange, rest: RestClient) -> Self {
-        Self { plane, range, rest, application: OnceCell::new() }
+    pub(super) fn new(account: &str, plane: Plane, range: ShardRange, rest: RestClient) -> Self {
+        Self { connection: plane.connect(account), plane, range, rest, application: OnceCell::new() }
     }
 
     async fn ask(&self, shard: u32, limits: SessionLimits) -> Result<IdentifySlotAnswer, String> {
@@ -36,8 +38,8 @@ impl PlaneIdentifySlots {
             remaining: limits.remaining.into(),
             reset_after_ms: u64::try_from(limits.reset_after.as_millis()).unwrap_or(u64::MAX),
         };
-        let plane = self.plane.clone();
-        let asked = tokio::task::spawn_blocking(move || plane.take_slot(&request)).await;
+        let (plane, connection) = (self.plane.clone(), Arc::clone(&self.connection));
+        let asked = tokio::task::spawn_blocking(move || plane.take_slot(&connection, &request)).await;
         asked.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 }
@@ -73,6 +75,13 @@ fn slot(shard: u32, own: ShardRange, answer: IdentifySlotAnswer) -> IdentifySlot
             ),
             after: Duration::from_millis(wait_ms),
         },
+        IdentifySlotAnswer::SecondAccount { account } => IdentifySlot::Later {
+            why: format!(
+                "the account {account} of this gateway serves the same Discord application: remove one of them, or give it the \
+                 token of another application"
+            ),
+            after: OVERLAP_RETRY,
+        },
         IdentifySlotAnswer::Overlaps { cell, range } => IdentifySlot::Later {
             why: format!(
                 "the cell {cell} serves {range}, and this one is to serve {own}: two cells may not answer in one server. \
@@ -100,6 +109,11 @@ mod tests {
         for (answer, parts, seconds) in [
             (IdentifySlotAnswer::Later { wait_ms: 4_000 }, &["identified first"][..], 4),
             (IdentifySlotAnswer::Spent { wait_ms: 7_200_000 }, &["in 121 minutes"], 7_200),
+            (
+                IdentifySlotAnswer::SecondAccount { account: "main".to_owned() },
+                &["account main", "remove one"],
+                20,
+            ),
             (
                 IdentifySlotAnswer::Overlaps { cell: "b".to_owned(), range: other },
                 &["cell b serves shards 1 to 3 of 4", "shards 0 to 1 of 4", "`shards`"],

@@ -8,6 +8,9 @@ use crate::db::{Db, params};
 use crate::error::StoreError;
 use crate::postgres::{PgAddress, PgConnection};
 use acp_core::shards::{SLOT_INTERVAL_MS, SessionBudget, ShardRange, SlotDecision, decide_slot};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Maximum duration of a request, including the connection.
@@ -57,6 +60,11 @@ pub enum IdentifySlotAnswer {
         /// Time until Discord resets the number.
         wait_ms: u64,
     },
+    /// Another account of this process serves the application.
+    SecondAccount {
+        /// Name of that account.
+        account: String,
+    },
     /// A cell that is served has some of the shards.
     Overlaps {
         /// Name of that cell.
@@ -66,24 +74,52 @@ pub enum IdentifySlotAnswer {
     },
 }
 
-/// Plane of a cell that this process owns.
+/// Connection of an account of this process to Discord, until it is dropped.
+#[derive(Debug)]
+pub struct DiscordConnection {
+    account: String,
+    /// Number of connections before this one.
+    number: u64,
+}
+
+/// Plane of a cell that this process owns. Clones share their connections.
 #[derive(Debug, Clone)]
 pub struct Plane {
     address: PgAddress,
     owner: OwnerId,
+    connections: Arc<Mutex<Connections>>,
+}
+
+#[derive(Debug, Default)]
+struct Connections {
+    begun: u64,
+    /// Latest connection of each application that requested an identify slot.
+    latest: BTreeMap<String, Weak<DiscordConnection>>,
 }
 
 impl Plane {
-    pub(crate) const fn new(address: PgAddress, owner: OwnerId) -> Self {
-        Self { address, owner }
+    pub(crate) fn new(address: PgAddress, owner: OwnerId) -> Self {
+        Self { address, owner, connections: Arc::default() }
+    }
+
+    /// Begins a connection, which replaces earlier ones of the account.
+    pub fn connect(&self, account: &str) -> Arc<DiscordConnection> {
+        let mut connections = self.connections.lock();
+        connections.begun += 1;
+        Arc::new(DiscordConnection { account: account.to_owned(), number: connections.begun })
     }
 
     /// Takes an identify slot, and the cell's shards. A slot that was taken counts, whether or not it is used.
     /// Blocks; not for an async context.
     ///
     /// # Errors
-    /// [`StoreError::Server`]; [`StoreError::Refused`] if this process no longer owns the cell; errors of the server.
-    pub fn take_slot(&self, request: &IdentifySlotRequest) -> Result<IdentifySlotAnswer, StoreError> {
+    /// [`StoreError::Server`]; [`StoreError::Refused`] if this process no longer owns the cell, or if the connection was replaced;
+    /// errors of the server.
+    pub fn take_slot(
+        &self,
+        connection: &Arc<DiscordConnection>,
+        request: &IdentifySlotRequest,
+    ) -> Result<IdentifySlotAnswer, StoreError> {
         let name = format!("acp-host {} identify slot", self.address.cell());
         let db = Db::of_postgres(PgConnection::open(
             &self.address,
@@ -96,9 +132,35 @@ impl Plane {
             if !ownership::is_held(&db, &self.owner)? {
                 return Err(StoreError::Refused("this process does not own the cell any longer"));
             }
+            if let Some(account) = self.connections.lock().admit(&request.application, connection)? {
+                return Ok(IdentifySlotAnswer::SecondAccount { account });
+            }
             create_tables(&db)?;
             take(&db, self.address.cell(), self.owner.server_pid(), request)
         })
+    }
+}
+
+impl Connections {
+    /// Admits the latest connection of an application. Returns the name of another account that serves it.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] for a connection that was replaced: its range must not follow that of the later one.
+    fn admit(
+        &mut self,
+        application: &str,
+        connection: &Arc<DiscordConnection>,
+    ) -> Result<Option<String>, StoreError> {
+        match self.latest.get(application).and_then(Weak::upgrade) {
+            Some(latest) if latest.account != connection.account => Ok(Some(latest.account.clone())),
+            Some(latest) if latest.number > connection.number => {
+                Err(StoreError::Refused("a later connection of the account has begun"))
+            }
+            _ => {
+                self.latest.insert(application.to_owned(), Arc::downgrade(connection));
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -192,4 +254,27 @@ fn claim(
         params![application, cell, range.from, range.to, range.of, server_pid],
     )?;
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+
+    /// A connection of an application is replaced by a later one of its account, and by one of another account after its end.
+    #[test]
+    fn latest_connection_of_one_account_is_admitted() {
+        let mut connections = Connections::default();
+        let [first, second, other] = [("a", 1), ("a", 2), ("b", 3)]
+            .map(|(account, number)| Arc::new(DiscordConnection { account: account.to_owned(), number }));
+        assert_eq!(connections.admit("100", &first).unwrap(), None);
+        assert_eq!(connections.admit("100", &second).unwrap(), None);
+        assert!(matches!(connections.admit("100", &first), Err(StoreError::Refused(_))));
+        assert_eq!(connections.admit("100", &other).unwrap().as_deref(), Some("a"));
+        assert_eq!(connections.admit("200", &other).unwrap(), None);
+        drop(second);
+        assert_eq!(connections.admit("100", &other).unwrap(), None);
+        assert_eq!(connections.admit("100", &first).unwrap().as_deref(), Some("b"));
+    }
 }

@@ -2,10 +2,11 @@
 
 use acp_core::shards::ShardRange;
 use acp_shared::clock::Clock;
-use acp_store::cell::plane::{IdentifySlotAnswer, IdentifySlotRequest, Plane};
+use acp_store::cell::plane::{DiscordConnection, IdentifySlotAnswer, IdentifySlotRequest, Plane};
 use acp_store::{GroupBounds, PgAddress, Store, StoreError};
 use acp_testkit::postgres::Postgres;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -18,6 +19,7 @@ const CELLS: u32 = 4;
 /// Cell that this process owns.
 struct Cell {
     store: Store,
+    connection: Arc<DiscordConnection>,
     _dir: TempDir,
 }
 
@@ -28,7 +30,8 @@ impl Cell {
         #[expect(clippy::disallowed_methods, reason = "a test is a process of its own")]
         let clock = Clock::start();
         let store = Store::open_cell(dir.path(), &address, true, GroupBounds::default(), clock).unwrap();
-        Self { store, _dir: dir }
+        let connection = store.plane().unwrap().connect("main");
+        Self { store, connection, _dir: dir }
     }
 
     fn plane(&self) -> Plane {
@@ -36,7 +39,11 @@ impl Cell {
     }
 
     fn ask(&self, request: &IdentifySlotRequest) -> IdentifySlotAnswer {
-        self.plane().take_slot(request).unwrap()
+        self.try_ask(request).unwrap()
+    }
+
+    fn try_ask(&self, request: &IdentifySlotRequest) -> Result<IdentifySlotAnswer, StoreError> {
+        self.plane().take_slot(&self.connection, request)
     }
 
     fn close(self) {
@@ -178,6 +185,28 @@ fn overlapping_shards_are_refused_while_their_cell_is_served() {
     assert_eq!(ask(&again, range(0, 4, 8)), overlap("b", range(0, 8, 8)));
 }
 
+/// A request of before a reload does not bring the former range back, and a second account of the application gets no slot.
+#[test]
+#[ignore = "needs a PostgreSQL server: make test-postgres"]
+fn replaced_connection_and_second_account_get_no_slot() {
+    let Some(server) = Postgres::start() else { return };
+    let address = server.create_database("replaced");
+    let mut cell = Cell::open(&address, "a");
+    assert!(is_taken(&cell.ask(&request(range(0, 2, 4)))));
+    let later = cell.plane().connect("main");
+    let former = std::mem::replace(&mut cell.connection, later);
+    let of_bucket = |bucket, range| IdentifySlotRequest { bucket, ..request(range) };
+    assert!(is_taken(&cell.ask(&of_bucket(1, range(0, 1, 4)))));
+    let refused = cell.plane().take_slot(&former, &of_bucket(2, range(0, 2, 4))).unwrap_err();
+    assert!(matches!(refused, StoreError::Refused(_)), "{refused:?}");
+    let second = cell.plane().connect("second");
+    let answer = cell.plane().take_slot(&second, &of_bucket(2, range(2, 3, 4))).unwrap();
+    assert_eq!(answer, IdentifySlotAnswer::SecondAccount { account: "main".to_owned() });
+    let rows =
+        "SELECT string_agg(cell || ' ' || shard_from || ' ' || shard_to, ', ') FROM plane.discord_ranges";
+    assert_eq!(server.query(&address, rows).unwrap(), "a 0 1");
+}
+
 /// An owner whose cell was taken gets no slot, and a holder that stands still keeps the plane from others for seconds only.
 #[test]
 #[ignore = "needs a PostgreSQL server: make test-postgres"]
@@ -185,12 +214,11 @@ fn former_owner_gets_no_slot_and_a_frozen_one_blocks_for_seconds() {
     let Some(server) = Postgres::start() else { return };
     let address = server.create_database("former");
     let (former, other) = (Cell::open(&address, "a"), Cell::open(&address, "b"));
-    let plane = former.plane();
-    assert!(is_taken(&plane.take_slot(&request(range(0, 1, 2))).unwrap()));
+    assert!(is_taken(&former.ask(&request(range(0, 1, 2)))));
     let end =
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'acp-host a'";
     assert_eq!(server.query(&address, end).unwrap(), "1");
-    let refused = plane.take_slot(&request(range(0, 1, 2))).unwrap_err();
+    let refused = former.try_ask(&request(range(0, 1, 2))).unwrap_err();
     assert!(matches!(refused, StoreError::Refused(_)), "{refused:?}");
     // A row lock stands for the transaction of a process that is frozen: the answer is an error, not a wait.
     let answers: BTreeMap<bool, Duration> = std::thread::scope(|scope| {
@@ -202,7 +230,7 @@ fn former_owner_gets_no_slot_and_a_frozen_one_blocks_for_seconds() {
             std::thread::sleep(Duration::from_millis(20));
         }
         let begun = Instant::now();
-        let answer = other.plane().take_slot(&request(range(1, 2, 2)));
+        let answer = other.try_ask(&request(range(1, 2, 2)));
         let took = begun.elapsed();
         holder.join().unwrap().unwrap();
         BTreeMap::from([(answer.is_err(), took)])
