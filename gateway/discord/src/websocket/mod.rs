@@ -67,6 +67,12 @@ pub struct ShardSet {
     pub count: u32,
 }
 
+impl ShardSet {
+    fn len(&self) -> u32 {
+        self.numbers.end.saturating_sub(self.numbers.start)
+    }
+}
+
 /// Monotonic clock of the protocol, in milliseconds since its start.
 #[derive(Debug, Clone, Copy)]
 struct Clock(Instant);
@@ -121,8 +127,7 @@ async fn serve(
         first = ask_first(&client, &settings, &intake) => first,
     };
     let (url, shards, limits) = first?;
-    let own = u32::try_from(shards.numbers.len()).unwrap_or(u32::MAX);
-    let pace = Arc::new(Mutex::new(IdentifyPace::with_shards(own)));
+    let pace = Arc::new(Mutex::new(IdentifyPace::with_shards(shards.len())));
     let clock = Clock(Instant::now());
     let shared = SharedState { settings, client, stop: stop.clone(), intake, pace, clock };
     let mut tasks = JoinSet::new();
@@ -144,7 +149,7 @@ async fn ask_first(
     settings: &SessionSettings,
     intake: &EventIntake,
 ) -> Result<(String, ShardSet, SessionLimits), FatalGatewayError> {
-    let configured = settings.shards.as_ref().map(|set| u32::try_from(set.numbers.len()).unwrap_or(u32::MAX));
+    let configured = settings.shards.as_ref().map(ShardSet::len);
     // With identify slots, each session is counted when it is identified.
     let sessions = settings.slots.as_ref().map_or(configured, |_| Some(1));
     let mut backoff = CONNECT_BACKOFF;

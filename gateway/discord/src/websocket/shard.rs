@@ -211,7 +211,9 @@ impl Driver {
 
     /// Passes on an event, and records the start of a session.
     fn accept(&self, kind: &str, read: Result<DecodedEvent, DecodeError>) {
-        if matches!(kind, "READY" | "RESUMED") && read.is_ok() {
+        if let Ok(DecodedEvent::Events(events)) = &read
+            && matches!(events.first(), Some(Event::Ready(_) | Event::Resumed))
+        {
             self.shared.intake.record_shard(self.identity.shard, ShardState::Up);
         }
         self.shared.intake.accept(kind, read);
