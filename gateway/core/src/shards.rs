@@ -33,7 +33,7 @@ pub struct ShardRange {
 }
 
 impl ShardRange {
-    /// Returns the mistake of a range that cannot be.
+    /// Returns the error message of an invalid range.
     pub fn problem(&self) -> Option<String> {
         let Self { from, to, of } = *self;
         if !(1..=OF_MAX).contains(&of) {
@@ -84,21 +84,21 @@ impl ShardRange {
         ))
     }
 
-    /// True if some guild, or direct messages, belong to shards of both ranges. Their numbers of shards may differ.
+    /// True if a guild, or direct messages, belong to both ranges; `of` may differ.
     pub fn overlaps(&self, other: &Self) -> bool {
         // A number with remainders i and j by two divisors exists if these are equal by the divisors' common divisor.
         let divisor = common_divisor(self.of, other.of).max(1);
         self.shards().any(|one| other.shards().any(|two| one % divisor == two % divisor))
     }
 
-    /// Part of a budget that all shards of the application have together; at least 1.
+    /// Returns this range's share of a budget of the whole application; at least 1.
     pub fn part_of(&self, budget: u32) -> u32 {
         let part = u64::from(budget) * u64::from(self.count()) / u64::from(self.of.max(1));
         u32::try_from(part).unwrap_or(budget).max(1)
     }
 }
 
-/// The inclusive numbers, for people: `shards 0 to 15 of 64`.
+/// Formats the range with inclusive bounds: `shards 0 to 15 of 64`.
 impl fmt::Display for ShardRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { from, of, .. } = self;

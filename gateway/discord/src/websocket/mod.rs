@@ -121,7 +121,7 @@ async fn serve(
 ) -> Result<(), FatalGatewayError> {
     let client = gateway_info::client(&settings.base).map_err(base_url_failure)?;
     let intake = Arc::new(EventIntake::new(sink, Arc::clone(&settings.counts)));
-    intake.forget_shards();
+    intake.clear_shards();
     let first = tokio::select! {
         () = stop.cancelled() => return Ok(()),
         first = ask_first(&client, &settings, &intake) => first,

@@ -94,7 +94,7 @@ struct Inner {
     base: BaseUrl,
     rest: RestClient,
     clock: Clock,
-    /// Records of the application, shared with its other gateways.
+    /// Plane of the cell's database; `None` for a control plane in a file.
     plane: Option<Plane>,
     counts: Arc<websocket::SessionCounters>,
     cache: StateCache,

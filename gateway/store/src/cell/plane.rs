@@ -1,5 +1,5 @@
-//! Plane: what the cells of one database share, in a schema of its own. Rows of a Discord application that several cells serve:
-//! which cell has which shards, the times from which sessions may be identified, and how many may be today.
+//! Plane: tables shared by all cells of one database. For each Discord application they hold the shard range of each cell, the
+//! next IDENTIFY time of each bucket and the remaining daily sessions.
 //!
 //! Each transaction holds one lock, so that cells see each other's rows. All times are of the server's clock.
 
