@@ -2,8 +2,8 @@
 //!
 //! The protocol is decided in [`crate::core::shard`] and performed by `shard` over a `connection`: HELLO,
 //! then RESUME or IDENTIFY, heartbeats, and a reconnect after each end. Every connection has
-//! [`READY_TIMEOUT`] to READY or RESUMED, and again after a wait for an identify slot; otherwise it is ended, and a new session is identified. `ask`
-//! requests the gateway address, and [`BaseUrl::check_gateway_url`] checks it, also for RESUME. The event
+//! [`READY_TIMEOUT`] to READY or RESUMED, and again after a wait for an identify slot; otherwise it is ended, and a new session is
+//! identified. `ask` requests the gateway address, and [`BaseUrl::check_gateway_url`] checks it, also for RESUME. The event
 //! consumer cannot delay a heartbeat: the queue (`pipe`) is bounded and drops.
 //!
 //! Shards: as many as the service recommends, or those of [`SessionSettings::shards`], each as a task; they identify one
