@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Time for which the reported address and limits are used for further sessions.
+/// Time for which reported limits are used for identify slots.
 const REPORT_VALID: Duration = Duration::from_secs(60);
 
 /// Wait for an identify slot; `None` while there is nothing to wait for.
@@ -102,8 +102,7 @@ impl Driver {
                 ConnectionEnd::Lost(lost) => lost,
             };
             pause = Duration::from_millis(lost.after_ms);
-            let is_stale = self.reported.elapsed() + pause >= REPORT_VALID;
-            if lost.needs_url || (is_stale && !lost.resume) {
+            if lost.needs_url {
                 self.url = None;
             }
             if !lost.keeps_permit {
@@ -127,6 +126,17 @@ impl Driver {
     /// Waits for the pause, and gets the address and the permission for the next connection.
     async fn prepare(&mut self, pause: Duration) -> Result<String, FatalGatewayError> {
         tokio::time::sleep(pause).await;
+        self.request_url().await?;
+        if !self.shard.can_resume() {
+            self.acquire_permit().await;
+            self.request_url().await?;
+        }
+        let url = self.shard.resume_url().map(ToOwned::to_owned).or_else(|| self.url.clone());
+        Ok(url.unwrap_or_default())
+    }
+
+    /// Requests the address of the gateway until there is one.
+    async fn request_url(&mut self) -> Result<(), FatalGatewayError> {
         while self.url.is_none() {
             let sessions = u32::from(!self.shard.can_resume());
             match gateway_info::gateway(&self.shared.client, &self.shared.settings, Some(sessions)).await {
@@ -141,14 +151,21 @@ impl Driver {
                 }
             }
         }
-        let url = self.shard.resume_url().map(ToOwned::to_owned).or_else(|| self.url.clone());
-        if !self.shard.can_resume() && self.permit.is_none() {
+        Ok(())
+    }
+
+    /// Waits for the permission to identify. An identify slot needs limits that were reported recently: else the address is to be
+    /// requested again.
+    async fn acquire_permit(&mut self) {
+        if self.permit.is_none() {
             let mut pace = Arc::clone(&self.shared.pace).lock_owned().await;
             let wait = pace.until_next(self.shared.clock.now());
             tokio::time::sleep(Duration::from_millis(wait)).await;
             self.permit = Some(pace);
         }
-        Ok(url.unwrap_or_default())
+        if self.shared.settings.slots.is_some() && self.reported.elapsed() >= REPORT_VALID {
+            self.url = None;
+        }
     }
 
     /// Opens a connection and runs its protocol to the end.
