@@ -65,7 +65,7 @@ fn stage(prepare: impl FnOnce(&FakeDiscord, &BotHandle)) -> Stage {
         ready_timeout: Duration::from_secs(ANSWER_SECONDS),
         counts: Arc::clone(&counts),
         shards: None,
-        turns: None,
+        slots: None,
     };
     let runtime = Runtime::new().unwrap_or_else(|e| panic!("{e}"));
     let (sink, events) = event_channel(1000);

@@ -1,4 +1,5 @@
-//! Shards of a Discord application, and the range of them that one gateway serves.
+//! Shards of a Discord application, the range of them that one gateway serves, and the times at which their sessions may be
+//! identified.
 //!
 //! Discord sends the events of a guild to the sessions of the shard `(guild id >> 22) % of`, and direct messages to shard 0
 //! (gateway documentation, "Sharding").
@@ -11,6 +12,11 @@ use std::ops::Range;
 pub const OF_MAX: u32 = 10_000;
 /// Maximum number of shards that one gateway serves.
 pub const SERVED_MAX: u32 = 64;
+/// Time between two identify slots of a bucket: five seconds (gateway documentation, "Session Start Limit"), and the one in which
+/// a slot is valid.
+pub const SLOT_INTERVAL_MS: u64 = 6_000;
+/// Bounds of the time until Discord resets the number of sessions.
+const RESET_MS: (u64, u64) = (10_000, 86_400_000);
 /// Lowest bit of the time in an id.
 const TIME_SHIFT: u32 = 22;
 
@@ -27,7 +33,7 @@ pub struct ShardRange {
 }
 
 impl ShardRange {
-    /// Returns the mistake of a range that cannot be.
+    /// Returns the error message of an invalid range.
     pub fn problem(&self) -> Option<String> {
         let Self { from, to, of } = *self;
         if !(1..=OF_MAX).contains(&of) {
@@ -78,21 +84,21 @@ impl ShardRange {
         ))
     }
 
-    /// True if some guild, or direct messages, belong to shards of both ranges. Their numbers of shards may differ.
+    /// True if a guild, or direct messages, belong to both ranges; `of` may differ.
     pub fn overlaps(&self, other: &Self) -> bool {
         // A number with remainders i and j by two divisors exists if these are equal by the divisors' common divisor.
         let divisor = common_divisor(self.of, other.of).max(1);
         self.shards().any(|one| other.shards().any(|two| one % divisor == two % divisor))
     }
 
-    /// Part of a budget that all shards of the application have together; at least 1.
+    /// Returns this range's share of a budget of the whole application; at least 1.
     pub fn part_of(&self, budget: u32) -> u32 {
         let part = u64::from(budget) * u64::from(self.count()) / u64::from(self.of.max(1));
         u32::try_from(part).unwrap_or(budget).max(1)
     }
 }
 
-/// The inclusive numbers, for people: `shards 0 to 15 of 64`.
+/// Formats the range with inclusive bounds: `shards 0 to 15 of 64`.
 impl fmt::Display for ShardRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { from, of, .. } = self;
@@ -100,6 +106,61 @@ impl fmt::Display for ShardRange {
             last if last <= *from => write!(f, "shard {from} of {of}"),
             last => write!(f, "shards {from} to {last} of {of}"),
         }
+    }
+}
+
+/// Sessions of an application that may still be identified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionBudget {
+    /// Their number.
+    pub remaining: u64,
+    /// Time until Discord resets that number.
+    pub reset_ms: u64,
+}
+
+/// Decision on a request for an identify slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotDecision {
+    /// The session may be identified now. The next slot of the bucket begins after [`SLOT_INTERVAL_MS`].
+    Taken {
+        /// Sessions that may be identified after this one.
+        left: SessionBudget,
+    },
+    /// Another session of the bucket was identified just now.
+    Later {
+        /// Time until the next slot, at most [`SLOT_INTERVAL_MS`].
+        wait_ms: u64,
+        /// True if the next slot is to be set to that time: the stored one is impossible.
+        is_impossible: bool,
+    },
+    /// All sessions of the day are identified.
+    Spent {
+        /// Time until Discord resets the number.
+        wait_ms: u64,
+    },
+}
+
+/// Decides on a request for an identify slot, by what is `counted` over all gateways, what Discord `reported` to this one, and
+/// the time until the next slot of the bucket, if there was one before.
+pub fn decide_slot(
+    counted: Option<SessionBudget>,
+    reported: SessionBudget,
+    next_ms: Option<u64>,
+) -> SlotDecision {
+    // A reset further away was written by a clock that ran ahead.
+    let counted = counted.filter(|counted| (1..=RESET_MS.1).contains(&counted.reset_ms));
+    let SessionBudget { remaining, reset_ms } = counted.map_or_else(
+        || SessionBudget { reset_ms: reported.reset_ms.clamp(RESET_MS.0, RESET_MS.1), ..reported },
+        |counted| SessionBudget { remaining: counted.remaining.min(reported.remaining), ..counted },
+    );
+    let Some(remaining) = remaining.checked_sub(1) else { return SlotDecision::Spent { wait_ms: reset_ms } };
+    match next_ms.unwrap_or(0) {
+        0 => SlotDecision::Taken { left: SessionBudget { remaining, reset_ms } },
+        // The clock was set back, or is that of another server: without this, nobody got a slot until it caught up.
+        wait_ms => SlotDecision::Later {
+            wait_ms: wait_ms.min(SLOT_INTERVAL_MS),
+            is_impossible: wait_ms > SLOT_INTERVAL_MS,
+        },
     }
 }
 
@@ -178,6 +239,38 @@ mod tests {
             (range(0, 1, 10_000), 1),
         ] {
             assert_eq!(range.part_of(40), want, "{range}");
+        }
+    }
+
+    #[test]
+    fn slot_depends_on_the_budget_and_the_bucket() {
+        const DAY: u64 = 86_400_000;
+        let budget = |(remaining, reset_ms)| SessionBudget { remaining, reset_ms };
+        let taken = |remaining, reset_ms| SlotDecision::Taken { left: budget((remaining, reset_ms)) };
+        let later = |wait_ms, is_impossible| SlotDecision::Later { wait_ms, is_impossible };
+        let spent = |wait_ms| SlotDecision::Spent { wait_ms };
+        for (counted, reported, next_ms, want) in [
+            // The report counts where nothing is counted, with a possible time.
+            (None, (5, 60_000), None, taken(4, 60_000)),
+            (None, (5, 0), Some(0), taken(4, 10_000)),
+            (None, (5, u64::MAX), None, taken(4, DAY)),
+            (None, (0, 60_000), None, spent(60_000)),
+            // The lower number counts, until the counted reset.
+            (Some((3, 900)), (5, 60_000), None, taken(2, 900)),
+            (Some((9, DAY)), (5, 60_000), None, taken(4, DAY)),
+            (Some((0, 900)), (5, 60_000), None, spent(900)),
+            (Some((9, 900)), (0, 60_000), None, spent(900)),
+            // The counted number has been reset, or its time is impossible.
+            (Some((0, 0)), (5, 60_000), None, taken(4, 60_000)),
+            (Some((0, DAY + 1)), (5, 60_000), None, taken(4, 60_000)),
+            // The bucket is busy, or its time is impossible; a spent number is said first.
+            (None, (5, 60_000), Some(1), later(1, false)),
+            (None, (5, 60_000), Some(6_000), later(6_000, false)),
+            (None, (5, 60_000), Some(6_001), later(6_000, true)),
+            (Some((0, 900)), (5, 60_000), Some(u64::MAX), spent(900)),
+        ] {
+            let found = decide_slot(counted.map(budget), budget(reported), next_ms);
+            assert_eq!(found, want, "{counted:?} {reported:?} {next_ms:?}");
         }
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct DiscordAccounts {
     channels: Channels,
     changes: watch::Receiver<Arc<LoadedConfig>>,
     clock: Clock,
-    /// What this gateway shares with others; `None` for a control plane in a file.
+    /// Plane of the cell's database; `None` for a control plane in a file.
     plane: Option<Plane>,
     stop: CancellationToken,
     bots: BTreeMap<String, RunningAccount>,

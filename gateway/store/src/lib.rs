@@ -122,7 +122,7 @@ struct Inner {
     owner: Mutex<Option<Owner>>,
     /// Cell of this gateway, and the owner in the cell's row.
     owner_view: OnceLock<(String, CellOwnerView)>,
-    /// What this cell shares with others.
+    /// Plane of the cell's database; not set for a control plane in a file.
     plane: OnceLock<Plane>,
 }
 
@@ -321,7 +321,7 @@ impl Store {
         &self.inner.identity
     }
 
-    /// What this cell shares with others of its database; `None` for a control plane in a file.
+    /// Returns the plane of the cell's database; `None` for a control plane in a file.
     pub fn plane(&self) -> Option<Plane> {
         self.inner.plane.get().cloned()
     }

@@ -6,6 +6,7 @@ mod engine;
 mod foreign;
 mod gateway;
 mod hosts;
+mod identify_slots;
 mod manual;
 #[expect(dead_code, reason = "the tests of hosts use the rest")]
 #[path = "../hosts/plane.rs"]
@@ -16,4 +17,3 @@ mod schema_text;
 mod stage;
 mod statements;
 mod tls;
-mod turns;

@@ -138,13 +138,14 @@ fn check_files(found: &mut KeyProblems, above: &[&str], files: &FilesConfig) {
     }
 }
 
-/// Returns the mistake of a range of shards. The gateways of one application take turns in their PostgreSQL database.
+/// Returns the error message of a range of shards. A part of the shards needs PostgreSQL, where the gateways of an application
+/// coordinate IDENTIFY.
 fn shards_problem(shards: &ShardRange, plane: &ControlPlane) -> Option<String> {
     let needs_plane = !shards.is_whole() && plane.store != StoreKind::Postgres;
     shards.problem().or_else(|| {
         needs_plane.then(|| {
             format!(
-                "{shards} are a part: the gateways with the other shards take turns with this one in a PostgreSQL database. \
+                "{shards} are a part: the gateways with the other shards coordinate IDENTIFY with this one in PostgreSQL. \
                  Set acp.control_plane.store = \"postgres\", or remove the key to serve all shards"
             )
         })

@@ -25,7 +25,7 @@ impl GlobalLimit {
         Self { limit, window, in_flight: 0, frees_at: VecDeque::new(), blocked_until: Duration::ZERO }
     }
 
-    /// Sets another limit.
+    /// Changes the limit; requests already sent still count.
     pub const fn set_limit(&mut self, limit: u32) {
         self.limit = if limit == 0 { 1 } else { limit };
     }

@@ -101,8 +101,10 @@ pub struct Reconnect {
     pub after_ms: u64,
     /// True if the next connection resumes the session; otherwise it identifies a new one.
     pub resume: bool,
-    /// True if the address of the gateway must be requested again.
+    /// True if the address of the gateway must be requested again, however recent the last one is.
     pub needs_url: bool,
+    /// True if the permission to identify is kept during the pause: other shards would get no slot either.
+    pub keeps_permit: bool,
 }
 
 /// Instruction for the driver.
@@ -110,6 +112,8 @@ pub struct Reconnect {
 pub enum Output {
     /// Send a payload.
     Send(OutgoingPayload),
+    /// Wait for an identify slot, then call [`Shard::slot_ended`].
+    WaitForSlot,
     /// Pass on an event.
     Event {
         /// Name of the event.
@@ -143,8 +147,8 @@ struct Heartbeat {
 #[derive(Debug)]
 struct ConnectionState {
     hello_by_ms: u64,
-    /// `None` after READY or RESUMED.
-    ready_by_ms: Option<u64>,
+    /// End of the time to READY or RESUMED, and what it began with; `None` after them.
+    ready_by_ms: Option<(u64, &'static str)>,
     /// `None` before HELLO.
     heartbeat: Option<Heartbeat>,
 }
@@ -155,6 +159,8 @@ pub struct Shard {
     number: u32,
     base: BaseUrl,
     ready_timeout_ms: u64,
+    /// True if IDENTIFY needs an identify slot.
+    needs_slot: bool,
     session: Option<ResumableSession>,
     seq: Option<u64>,
     backoff: ReconnectBackoff,
@@ -164,14 +170,15 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// A shard without a session. `ready_timeout_ms` is the time from the start of a connection to READY or
-    /// RESUMED.
+    /// A shard without a session. `ready_timeout_ms` is the time from the start of a connection, or from IDENTIFY after a
+    /// wait for an identify slot, to READY or RESUMED.
     #[must_use]
-    pub fn new(number: u32, base: BaseUrl, ready_timeout_ms: u64) -> Self {
+    pub fn new(number: u32, base: BaseUrl, ready_timeout_ms: u64, needs_slot: bool) -> Self {
         Self {
             number,
             base,
             ready_timeout_ms,
+            needs_slot,
             session: None,
             seq: None,
             backoff: ReconnectBackoff::default(),
@@ -201,7 +208,7 @@ impl Shard {
     pub fn begin_connection(&mut self, now: u64) {
         self.connection = Some(ConnectionState {
             hello_by_ms: now.saturating_add(self.ready_timeout_ms.min(HELLO_TIMEOUT_MS)),
-            ready_by_ms: Some(now.saturating_add(self.ready_timeout_ms)),
+            ready_by_ms: Some((now.saturating_add(self.ready_timeout_ms), "connecting")),
             heartbeat: None,
         });
     }
@@ -211,7 +218,7 @@ impl Shard {
     pub fn deadline(&self) -> Option<u64> {
         let connection = self.connection.as_ref()?;
         let Some(heartbeat) = &connection.heartbeat else { return Some(connection.hello_by_ms) };
-        Some(connection.ready_by_ms.unwrap_or(u64::MAX).min(heartbeat.due_ms))
+        Some(connection.ready_by_ms.map_or(u64::MAX, |(by, _)| by).min(heartbeat.due_ms))
     }
 
     /// Does what is due.
@@ -222,8 +229,8 @@ impl Shard {
             let is_late = now >= connection.hello_by_ms;
             return if is_late { vec![Output::Reconnect(self.hello_timed_out())] } else { Vec::new() };
         };
-        if connection.ready_by_ms.is_some_and(|by| now >= by) {
-            return vec![Output::Reconnect(self.ready_timed_out())];
+        if let Some((_, since)) = connection.ready_by_ms.filter(|(by, _)| now >= *by) {
+            return vec![Output::Reconnect(self.ready_timed_out(since))];
         }
         if now < heartbeat.due_ms {
             return Vec::new();
@@ -273,17 +280,16 @@ impl Shard {
         vec![Output::Send(OutgoingPayload::Heartbeat(seq))]
     }
 
-    /// Begins the time to READY again: IDENTIFY is sent after a turn was waited for.
-    pub fn restart_ready_time(&mut self, now: u64) {
-        if let Some(connection) = &mut self.connection {
-            connection.ready_by_ms = Some(now.saturating_add(self.ready_timeout_ms));
+    /// Takes the end of the wait for an identify slot: an error has the reason and the pause before the next request.
+    pub fn slot_ended(&mut self, now: u64, ended: Result<(), (String, u64)>) -> Vec<Output> {
+        let Some(connection) = &mut self.connection else { return Vec::new() };
+        match ended {
+            Ok(()) => {
+                connection.ready_by_ms = Some((now.saturating_add(self.ready_timeout_ms), "IDENTIFY"));
+                vec![Output::Send(OutgoingPayload::Identify)]
+            }
+            Err((why, after_ms)) => vec![Output::Reconnect(self.give_up_slot(why, after_ms))],
         }
-    }
-
-    /// Ends a connection that waited for its turn to identify. No failure: another one is made after the pause.
-    pub fn give_up_turn(&mut self, why: String, after_ms: u64) -> Reconnect {
-        self.session = None;
-        self.reconnect(Some(CLOSE_NORMAL), why, after_ms, false)
     }
 
     /// Takes the end of the connection.
@@ -330,6 +336,9 @@ impl Shard {
         } else {
             self.session = None;
             self.seq = None;
+            if self.needs_slot {
+                return vec![Output::WaitForSlot];
+            }
             OutgoingPayload::Identify
         };
         vec![Output::Send(payload)]
@@ -388,13 +397,18 @@ impl Shard {
         self.connect_failed(why)
     }
 
-    fn ready_timed_out(&mut self) -> Reconnect {
+    fn ready_timed_out(&mut self, since: &str) -> Reconnect {
         self.session = None;
         let limit = self.ready_timeout_ms / 1_000;
-        let why =
-            format!("shard {} got neither READY nor RESUMED within {limit} s of connecting", self.number);
+        let why = format!("shard {} got neither READY nor RESUMED within {limit} s of {since}", self.number);
         let pause = self.backoff.record_failure();
         self.reconnect(Some(CLOSE_NORMAL), why, pause, true)
+    }
+
+    /// Closes a connection that got no identify slot. Reconnects after the pause; not counted as a failure.
+    fn give_up_slot(&mut self, why: String, after_ms: u64) -> Reconnect {
+        let lost = self.reconnect(Some(CLOSE_NORMAL), why, after_ms, false);
+        Reconnect { needs_url: false, keeps_permit: true, ..lost }
     }
 
     /// Forgets the session's own address, and requests the gateway address again: this one is unreachable.
@@ -421,7 +435,7 @@ impl Shard {
         }
         // Discord limits new sessions per day and reports the limit together with the address.
         let resume = self.can_resume();
-        Reconnect { close, why, after_ms, resume, needs_url: needs_url || !resume }
+        Reconnect { close, why, after_ms, resume, needs_url: needs_url || !resume, keeps_permit: false }
     }
 }
 

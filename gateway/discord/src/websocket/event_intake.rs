@@ -133,8 +133,8 @@ impl EventIntake {
         self.counts.shards.lock().insert(shard, state);
     }
 
-    /// Forgets the shards of an earlier connection.
-    pub(super) fn forget_shards(&self) {
+    /// Clears the shards of an earlier connection.
+    pub(super) fn clear_shards(&self) {
         self.counts.shards.lock().clear();
     }
 

@@ -1,6 +1,6 @@
 //! Request for the address of the gateway, the number of shards and the sessions that may still be identified today.
 
-use super::identify_turn::SessionLimits;
+use super::identify_slot::SessionLimits;
 use super::{SessionSettings, base_url_failure};
 use crate::core::base_url::{BaseUrl, BaseUrlError};
 use crate::core::close_codes::{self, FatalGatewayError};

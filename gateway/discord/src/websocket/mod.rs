@@ -2,25 +2,25 @@
 //!
 //! The protocol is decided in [`crate::core::shard`] and performed by `shard` over a `connection`: HELLO,
 //! then RESUME or IDENTIFY, heartbeats, and a reconnect after each end. Every connection has
-//! [`READY_TIMEOUT`] to READY or RESUMED, after a turn once more; otherwise it is ended, and a new session is identified. `ask`
-//! requests the gateway address, and [`BaseUrl::check_gateway_url`] checks it, also for RESUME. The event
+//! [`READY_TIMEOUT`] to READY or RESUMED, and again after a wait for an identify slot; otherwise it is ended, and a new session is
+//! identified. `ask` requests the gateway address, and [`BaseUrl::check_gateway_url`] checks it, also for RESUME. The event
 //! consumer cannot delay a heartbeat: the queue (`pipe`) is bounded and drops.
 //!
 //! Shards: as many as the service recommends, or those of [`SessionSettings::shards`], each as a task; they identify one
-//! after the other ([`IdentifyPace`]). Programs that share an application also take turns ([`IdentifyTurns`]): after HELLO,
-//! and directly before IDENTIFY, so that a turn is never held while something else is waited for.
+//! after the other ([`IdentifyPace`]). Programs that share an application also take identify slots ([`IdentifySlots`]): after
+//! HELLO, and directly before IDENTIFY, so that a slot is never held while something else is waited for.
 
 mod connection;
 mod event_channel;
 mod event_intake;
 mod gateway_info;
-mod identify_turn;
+mod identify_slot;
 mod payload;
 mod shard;
 
 pub use event_channel::{EventReceiver, EventSender, event_channel};
 pub use event_intake::{SessionCounters, SessionCounts, ShardState};
-pub use identify_turn::{IdentifyTurn, IdentifyTurns, SessionLimits, TURN_VALID, TurnFuture};
+pub use identify_slot::{IdentifySlot, IdentifySlots, SLOT_VALID, SessionLimits, SlotFuture};
 
 use crate::core::base_url::{BaseUrl, BaseUrlError};
 use crate::core::close_codes::FatalGatewayError;
@@ -54,8 +54,8 @@ pub struct SessionSettings {
     pub counts: Arc<SessionCounters>,
     /// Shards of this connection; `None` for all, as many as Discord recommends.
     pub shards: Option<ShardSet>,
-    /// Turns to identify that other programs share; `None` if there are no others.
-    pub turns: Option<Arc<dyn IdentifyTurns>>,
+    /// Identify slots that other programs share; `None` if there are no others.
+    pub slots: Option<Arc<dyn IdentifySlots>>,
 }
 
 /// Shards of one connection.
@@ -65,6 +65,12 @@ pub struct ShardSet {
     pub numbers: Range<u32>,
     /// Number of shards of the application.
     pub count: u32,
+}
+
+impl ShardSet {
+    fn len(&self) -> u32 {
+        self.numbers.end.saturating_sub(self.numbers.start)
+    }
 }
 
 /// Monotonic clock of the protocol, in milliseconds since its start.
@@ -115,14 +121,13 @@ async fn serve(
 ) -> Result<(), FatalGatewayError> {
     let client = gateway_info::client(&settings.base).map_err(base_url_failure)?;
     let intake = Arc::new(EventIntake::new(sink, Arc::clone(&settings.counts)));
-    intake.forget_shards();
+    intake.clear_shards();
     let first = tokio::select! {
         () = stop.cancelled() => return Ok(()),
         first = ask_first(&client, &settings, &intake) => first,
     };
     let (url, shards, limits) = first?;
-    let own = u32::try_from(shards.numbers.len()).unwrap_or(u32::MAX);
-    let pace = Arc::new(Mutex::new(IdentifyPace::with_shards(own)));
+    let pace = Arc::new(Mutex::new(IdentifyPace::with_shards(shards.len())));
     let clock = Clock(Instant::now());
     let shared = SharedState { settings, client, stop: stop.clone(), intake, pace, clock };
     let mut tasks = JoinSet::new();
@@ -144,9 +149,9 @@ async fn ask_first(
     settings: &SessionSettings,
     intake: &EventIntake,
 ) -> Result<(String, ShardSet, SessionLimits), FatalGatewayError> {
-    let configured = settings.shards.as_ref().map(|set| u32::try_from(set.numbers.len()).unwrap_or(u32::MAX));
-    // With turns, each session is counted when it is identified.
-    let sessions = settings.turns.as_ref().map_or(configured, |_| Some(1));
+    let configured = settings.shards.as_ref().map(ShardSet::len);
+    // With identify slots, each session is counted when it is identified.
+    let sessions = settings.slots.as_ref().map_or(configured, |_| Some(1));
     let mut backoff = CONNECT_BACKOFF;
     loop {
         let (why, after) = match gateway_info::gateway(client, settings, sessions).await {

@@ -10,21 +10,21 @@ use crate::core::event::{Event, GapCause};
 use crate::core::shard::{CLOSE_NORMAL, Disconnect, Frame, OutgoingPayload, Output, Reconnect, Shard};
 use crate::websocket::event_intake::{EventIntake, ShardState};
 use crate::websocket::gateway_info::{self, GatewayLookup};
-use crate::websocket::identify_turn::{SessionLimits, wait_for_turn};
+use crate::websocket::identify_slot::{SessionLimits, wait_for_slot};
 use std::future::Future;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Permission to identify a session. Held until IDENTIFY is sent, so that shards identify one after the
-/// other.
-type IdentifyPermit = Option<OwnedMutexGuard<IdentifyPace>>;
+/// Time for which reported limits are used for identify slots.
+const REPORT_VALID: Duration = Duration::from_secs(60);
 
-/// Wait for the turn to identify; `None` while there is nothing to wait for.
-type TurnWait = Option<Pin<Box<dyn Future<Output = Result<(), (String, Duration)>> + Send>>>;
+/// Wait for an identify slot; `None` while there is nothing to wait for.
+type SlotWait = Option<Pin<Box<dyn Future<Output = Result<(), (String, u64)>> + Send>>>;
 
 /// State shared by all shards of a bot.
 #[derive(Clone)]
@@ -46,6 +46,10 @@ pub(super) struct Driver {
     url: Option<String>,
     /// Limits of new sessions, as reported with the address.
     limits: SessionLimits,
+    /// Time of that report.
+    reported: Instant,
+    /// Permission to identify a session. Held until IDENTIFY is sent, so that shards identify one after the other.
+    permit: Option<OwnedMutexGuard<IdentifyPace>>,
 }
 
 /// Input of the loop over a connection.
@@ -53,8 +57,8 @@ enum Input {
     Received(Received),
     /// The deadline of the shard.
     Due,
-    /// The end of the wait for a turn.
-    Turn(Result<(), (String, Duration)>),
+    /// The end of the wait for an identify slot.
+    Slot(Result<(), (String, u64)>),
 }
 
 /// End of a connection.
@@ -76,7 +80,8 @@ impl Driver {
         let ready_timeout_ms = u64::try_from(ready_timeout.as_millis()).unwrap_or(u64::MAX);
         let identity = ShardIdentity { token, shard: number, shards };
         shared.intake.record_shard(number, ShardState::Connecting);
-        Self { shard: Shard::new(number, base, ready_timeout_ms), identity, url: Some(url), limits, shared }
+        let shard = Shard::new(number, base, ready_timeout_ms, shared.settings.slots.is_some());
+        Self { shard, identity, url: Some(url), limits, reported: Instant::now(), permit: None, shared }
     }
 
     /// Runs one connection after the other until the driver is stopped.
@@ -91,8 +96,7 @@ impl Driver {
                 () = stop.cancelled() => return Ok(()),
                 ready = self.prepare(pause) => ready,
             };
-            let (url, permit) = ready?;
-            let lost = match self.serve(&url, permit).await {
+            let lost = match self.serve(&ready?).await {
                 ConnectionEnd::Stopped => return Ok(()),
                 ConnectionEnd::Failed(failure) => return Err(failure),
                 ConnectionEnd::Lost(lost) => lost,
@@ -100,6 +104,9 @@ impl Driver {
             pause = Duration::from_millis(lost.after_ms);
             if lost.needs_url {
                 self.url = None;
+            }
+            if !lost.keeps_permit {
+                self.permit = None;
             }
             self.report(lost.why, pause, lost.resume);
         }
@@ -117,12 +124,25 @@ impl Driver {
     }
 
     /// Waits for the pause, and gets the address and the permission for the next connection.
-    async fn prepare(&mut self, pause: Duration) -> Result<(String, IdentifyPermit), FatalGatewayError> {
+    async fn prepare(&mut self, pause: Duration) -> Result<String, FatalGatewayError> {
         tokio::time::sleep(pause).await;
+        self.request_url().await?;
+        if !self.shard.can_resume() {
+            self.acquire_permit().await;
+            self.request_url().await?;
+        }
+        let url = self.shard.resume_url().map(ToOwned::to_owned).or_else(|| self.url.clone());
+        Ok(url.unwrap_or_default())
+    }
+
+    /// Requests the address of the gateway until there is one.
+    async fn request_url(&mut self) -> Result<(), FatalGatewayError> {
         while self.url.is_none() {
             let sessions = u32::from(!self.shard.can_resume());
             match gateway_info::gateway(&self.shared.client, &self.shared.settings, Some(sessions)).await {
-                GatewayLookup::Available { url, limits, .. } => (self.url, self.limits) = (Some(url), limits),
+                GatewayLookup::Available { url, limits, .. } => {
+                    (self.url, self.limits, self.reported) = (Some(url), limits, Instant::now());
+                }
                 GatewayLookup::Failed(failure) => return Err(failure),
                 GatewayLookup::RetryLater { why, after } => {
                     let pause = after.max(Duration::from_millis(self.shard.record_failure()));
@@ -131,20 +151,25 @@ impl Driver {
                 }
             }
         }
-        let url = self.shard.resume_url().map(ToOwned::to_owned).or_else(|| self.url.clone());
-        let permit = if self.shard.can_resume() { None } else { Some(self.acquire_permit().await) };
-        Ok((url.unwrap_or_default(), permit))
+        Ok(())
     }
 
-    async fn acquire_permit(&self) -> OwnedMutexGuard<IdentifyPace> {
-        let mut pace = Arc::clone(&self.shared.pace).lock_owned().await;
-        let wait = pace.until_next(self.shared.clock.now());
-        tokio::time::sleep(Duration::from_millis(wait)).await;
-        pace
+    /// Waits for the permission to identify. An identify slot needs limits that were reported recently: else the address is to be
+    /// requested again.
+    async fn acquire_permit(&mut self) {
+        if self.permit.is_none() {
+            let mut pace = Arc::clone(&self.shared.pace).lock_owned().await;
+            let wait = pace.until_next(self.shared.clock.now());
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            self.permit = Some(pace);
+        }
+        if self.shared.settings.slots.is_some() && self.reported.elapsed() >= REPORT_VALID {
+            self.url = None;
+        }
     }
 
     /// Opens a connection and runs its protocol to the end.
-    async fn serve(&mut self, url: &str, mut permit: IdentifyPermit) -> ConnectionEnd {
+    async fn serve(&mut self, url: &str) -> ConnectionEnd {
         let stop = self.shared.stop.clone();
         self.shard.begin_connection(self.shared.clock.now());
         let opened = tokio::select! {
@@ -156,7 +181,7 @@ impl Driver {
             Ok(connection) => connection,
             Err(why) => return self.end_connection(Disconnect::NotConnected(why)),
         };
-        let mut turn: TurnWait = None;
+        let mut slot: SlotWait = None;
         loop {
             let input = tokio::select! {
                 () = stop.cancelled() => {
@@ -165,7 +190,7 @@ impl Driver {
                 }
                 () = self.due() => Input::Due,
                 received = connection.next() => Input::Received(received),
-                taken = wait_for(&mut turn) => Input::Turn(taken),
+                ended = wait_for(&mut slot) => Input::Slot(ended),
             };
             let now = self.shared.clock.now();
             let outputs = match input {
@@ -175,30 +200,18 @@ impl Driver {
                 }
                 Input::Received(Received::NoText) => self.shard.frame(now, Frame::Unreadable, chance()),
                 Input::Received(Received::End(end)) => return self.end_connection(end),
-                Input::Turn(Ok(())) => {
-                    turn = None;
-                    self.shard.restart_ready_time(now);
-                    if let Err(end) =
-                        self.send(&mut connection, &OutgoingPayload::Identify, &mut permit).await
-                    {
-                        return self.end_connection(end);
-                    }
-                    continue;
-                }
-                Input::Turn(Err((why, after))) => {
-                    let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-                    vec![Output::Reconnect(self.shard.give_up_turn(why, after_ms))]
+                Input::Slot(ended) => {
+                    slot = None;
+                    self.shard.slot_ended(now, ended)
                 }
             };
             for output in outputs {
                 match output {
                     Output::Event { kind, read } => self.accept(&kind, read),
                     Output::Gap(lost) => self.shared.intake.gap(GapCause::Skipped, lost),
-                    Output::Send(OutgoingPayload::Identify) if self.shared.settings.turns.is_some() => {
-                        turn = self.begin_turn();
-                    }
+                    Output::WaitForSlot => slot = self.begin_slot_wait(),
                     Output::Send(payload) => {
-                        if let Err(end) = self.send(&mut connection, &payload, &mut permit).await {
+                        if let Err(end) = self.send(&mut connection, &payload).await {
                             return self.end_connection(end);
                         }
                     }
@@ -215,16 +228,18 @@ impl Driver {
 
     /// Passes on an event, and records the start of a session.
     fn accept(&self, kind: &str, read: Result<DecodedEvent, DecodeError>) {
-        if matches!(kind, "READY" | "RESUMED") && read.is_ok() {
+        if let Ok(DecodedEvent::Events(events)) = &read
+            && matches!(events.first(), Some(Event::Ready(_) | Event::Resumed))
+        {
             self.shared.intake.record_shard(self.identity.shard, ShardState::Up);
         }
         self.shared.intake.accept(kind, read);
     }
 
-    /// Begins to wait for the turn to identify.
-    fn begin_turn(&self) -> TurnWait {
-        let turns = Arc::clone(self.shared.settings.turns.as_ref()?);
-        Some(Box::pin(wait_for_turn(turns, self.identity.shard, self.limits)))
+    /// Begins to wait for an identify slot.
+    fn begin_slot_wait(&self) -> SlotWait {
+        let slots = Arc::clone(self.shared.settings.slots.as_ref()?);
+        Some(Box::pin(wait_for_slot(slots, self.identity.shard, self.limits)))
     }
 
     fn end_connection(&mut self, end: Disconnect) -> ConnectionEnd {
@@ -243,26 +258,25 @@ impl Driver {
     }
 
     async fn send(
-        &self,
+        &mut self,
         connection: &mut Connection,
         payload: &OutgoingPayload,
-        permit: &mut IdentifyPermit,
     ) -> Result<(), Disconnect> {
         let sent = connection.send(self.identity.encode(payload)).await;
         if *payload == OutgoingPayload::Identify {
             // Counted whether or not it was received.
             self.shared.intake.record_identify();
-            let count = permit.take().and_then(|mut pace| pace.record_identify(self.shared.clock.now()));
+            let count = self.permit.take().and_then(|mut pace| pace.record_identify(self.shared.clock.now()));
             count.into_iter().for_each(EventIntake::alarm);
         }
         sent
     }
 }
 
-/// Waits for a turn, or forever. Cancel safe.
-async fn wait_for(turn: &mut TurnWait) -> Result<(), (String, Duration)> {
-    match turn {
-        Some(turn) => turn.await,
+/// Waits for an identify slot, or forever. Cancel safe.
+async fn wait_for(slot: &mut SlotWait) -> Result<(), (String, u64)> {
+    match slot {
+        Some(slot) => slot.await,
         None => std::future::pending().await,
     }
 }

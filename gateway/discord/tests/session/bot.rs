@@ -5,7 +5,7 @@ use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::close_codes::FatalGatewayError;
 use acp_discord::core::event::Event;
 use acp_discord::websocket::{
-    EventReceiver, IdentifyTurns, SessionCounters, SessionSettings, ShardSet, event_channel, run,
+    EventReceiver, IdentifySlots, SessionCounters, SessionSettings, ShardSet, event_channel, run,
 };
 use acp_shared::redact::Secret;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ pub(crate) fn bot(server: &Server, capacity: usize) -> Bot {
     bot_with(server, capacity, None, None)
 }
 
-/// A bot with some shards, whose programs take turns.
+/// A bot with some shards, with identify slots.
 pub(crate) fn bot_with(
     server: &Server,
     capacity: usize,
     shards: Option<ShardSet>,
-    turns: Option<Arc<dyn IdentifyTurns>>,
+    slots: Option<Arc<dyn IdentifySlots>>,
 ) -> Bot {
     let counts = Arc::new(SessionCounters::default());
     let settings = SessionSettings {
@@ -42,7 +42,7 @@ pub(crate) fn bot_with(
         ready_timeout: Duration::from_secs(READY_TIMEOUT_SECONDS),
         counts: Arc::clone(&counts),
         shards,
-        turns,
+        slots,
     };
     let (sender, events) = event_channel(capacity);
     let stop = CancellationToken::new();

@@ -3,9 +3,9 @@
 #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
 mod bot;
+mod identify_slots;
 mod protocol;
 mod script;
-mod turns;
 
 use acp_discord::core::event::{Event, GapCause};
 use acp_discord::websocket::ShardSet;

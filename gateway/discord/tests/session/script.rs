@@ -28,6 +28,8 @@ pub(crate) struct Answer {
 pub(crate) struct Server {
     address: String,
     connections: Arc<AtomicUsize>,
+    /// Number of requests for the address.
+    lookups: Arc<AtomicUsize>,
     /// Close codes sent by clients.
     pub(crate) closed: Arc<Mutex<Vec<u16>>>,
     /// Payloads that clients sent before HELLO. Any such payload fails the test.
@@ -58,12 +60,12 @@ impl Server {
     {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
         let address = listener.local_addr().expect("address").to_string();
-        let server =
-            Self { connections: Arc::default(), closed: Arc::default(), early: Arc::default(), address };
+        let (connections, lookups) = (Arc::default(), Arc::default());
+        let server = Self { connections, lookups, closed: Arc::default(), early: Arc::default(), address };
         let answer = Arc::new(answer(&server.address));
         let script: ConnectionScript = Arc::new(move |number, conn| Box::pin(script(number, conn)));
         let (connections, closed) = (Arc::clone(&server.connections), Arc::clone(&server.closed));
-        let early = Arc::clone(&server.early);
+        let (early, lookups) = (Arc::clone(&server.early), Arc::clone(&server.lookups));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let work = serve(
@@ -71,6 +73,7 @@ impl Server {
                     Arc::clone(&answer),
                     Arc::clone(&script),
                     Arc::clone(&connections),
+                    Arc::clone(&lookups),
                     Arc::clone(&closed),
                     Arc::clone(&early),
                 );
@@ -87,6 +90,10 @@ impl Server {
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
+
+    pub(crate) fn lookups(&self) -> usize {
+        self.lookups.load(Ordering::SeqCst)
+    }
 }
 
 pub(crate) fn gateway_answer(url: &str) -> Answer {
@@ -99,6 +106,7 @@ async fn serve(
     answer: Arc<Answer>,
     script: ConnectionScript,
     connections: Arc<AtomicUsize>,
+    lookups: Arc<AtomicUsize>,
     closed: Arc<Mutex<Vec<u16>>>,
     early: Arc<Mutex<Vec<Value>>>,
 ) {
@@ -107,6 +115,7 @@ async fn serve(
         tokio::task::yield_now().await;
     }
     if head.starts_with(b"GET /api") {
+        lookups.fetch_add(1, Ordering::SeqCst);
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n")
             && stream.read_buf(&mut request).await.is_ok_and(|have| have > 0)

@@ -60,7 +60,7 @@ enum RegistrationStep {
     TakeAway(CommandScope),
 }
 
-/// True if the registration in a place may be another gateway's, for a gateway with these shards.
+/// True if another gateway may own the registration of this scope.
 fn may_be_others(place: CommandScope, shards: Option<ShardRange>) -> bool {
     shards.is_some_and(|shards| match place {
         None => !shards.is_whole(),

@@ -1,10 +1,10 @@
 //! Websocket connection that delivers events.
 
-use super::turns::PlaneTurns;
+use super::identify_slots::PlaneIdentifySlots;
 use super::{AccountSettings, Inner};
 use acp_core::shards::ShardRange;
 use acp_discord::core::event::Event;
-use acp_discord::websocket::{self, EventReceiver, IdentifyTurns, ShardSet};
+use acp_discord::websocket::{self, EventReceiver, IdentifySlots, ShardSet};
 use acp_shared::redact::Secret;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,8 +37,9 @@ impl EventConnection {
             );
         }
         let shards = now.access.shards;
-        let turns = shards.zip(inner.plane.clone()).map(|(range, plane)| {
-            Arc::new(PlaneTurns::new(plane, range, inner.rest.clone())) as Arc<dyn IdentifyTurns>
+        let slots = shards.zip(inner.plane.clone()).map(|(range, plane)| {
+            let slots = PlaneIdentifySlots::new(&inner.account, plane, range, inner.rest.clone());
+            Arc::new(slots) as Arc<dyn IdentifySlots>
         });
         let stop = CancellationToken::new();
         let (sink, events) = websocket::event_channel(EVENTS_MAX);
@@ -48,7 +49,7 @@ impl EventConnection {
             ready_timeout: websocket::READY_TIMEOUT,
             counts: Arc::clone(&inner.counts),
             shards: shards.map(|range| ShardSet { numbers: range.shards(), count: range.of }),
-            turns,
+            slots,
         };
         tokio::spawn(websocket::run(settings, stop.clone(), sink));
         Self { events, is_open: true, token: now.token.clone(), shards, end: Some(stop.drop_guard()) }

@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 /// Close code of a websocket whose token Discord refuses.
 const INVALID_TOKEN: u16 = 4004;
 
+/// Maximum number of shards that are named because they are not connected.
+const SHARDS_NAMED_MAX: usize = 3;
+
 /// Last state of the websocket.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum ConnectionState {
@@ -111,7 +114,7 @@ impl Inner {
         let (ok, mut words) = status_texts(&facts);
         let shards = self.settings().access.shards;
         words.extend(shards_text(shards, &events.shards));
-        let ok = ok && events.shards.values().all(|state| *state == ShardState::Up);
+        let ok = ok && shards_up(&events.shards) == events.shards.len();
         if !self.base.is_official() {
             words.push(format!("base URL {}, not Discord's own address", self.base.as_str()));
         }
@@ -153,15 +156,21 @@ fn shards_text(range: Option<ShardRange>, shards: &BTreeMap<u32, ShardState>) ->
     if range.is_none() && shards.len() < 2 {
         return None;
     }
-    let up = shards.values().filter(|state| **state == ShardState::Up).count();
+    let up = shards_up(shards);
     let what = range.map_or_else(|| format!("{} shards", shards.len()), |range| range.to_string());
     let others = shards.iter().filter_map(|(number, state)| match state {
         ShardState::Up => None,
         ShardState::Connecting => Some(format!("shard {number} is not connected yet")),
         ShardState::Lost(why) => Some(format!("shard {number} is reconnecting: {why}")),
     });
-    let words: Vec<String> = std::iter::once(format!("{what}, {up} connected")).chain(others).collect();
-    Some(words.join("; "))
+    let more = (shards.len() - up).checked_sub(SHARDS_NAMED_MAX).filter(|more| *more > 0);
+    let words = std::iter::once(format!("{what}, {up} connected")).chain(others.take(SHARDS_NAMED_MAX));
+    Some(words.chain(more.map(|more| format!("{more} more"))).collect::<Vec<_>>().join("; "))
+}
+
+/// Returns the number of connected shards.
+fn shards_up(shards: &BTreeMap<u32, ShardState>) -> usize {
+    shards.values().filter(|state| **state == ShardState::Up).count()
 }
 
 /// Returns the reasons why no requests are made.
@@ -227,7 +236,7 @@ fn figures(
     events: &SessionCounts,
 ) -> Vec<(ChannelMetric, u64)> {
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    let shards_up = events.shards.values().filter(|state| **state == ShardState::Up).count();
+    let shards_up = shards_up(&events.shards);
     let mut all = vec![
         (ChannelMetric::Connected, u64::from(up)),
         (ChannelMetric::Shards("connected"), count(shards_up)),
@@ -292,15 +301,20 @@ pub(super) mod tests {
 
     #[test]
     fn shards_are_shown_with_their_range_and_connections() {
+        const THREE: &str = "3 shards, 0 connected; shard 0 is not connected yet; shard 1 is not connected yet; \
+            shard 2 is not connected yet";
+        let connecting = |count| (0..count).map(|number| (number, ShardState::Connecting)).collect();
         let range = Some(ShardRange { from: 2, to: 4, of: 8 });
         let one = BTreeMap::from([(0, ShardState::Up)]);
-        let two = BTreeMap::from([(2, ShardState::Up), (3, ShardState::Lost("no turn".to_owned()))]);
+        let two = BTreeMap::from([(2, ShardState::Up), (3, ShardState::Lost("no slot".to_owned()))]);
         for (range, shards, want) in [
             (None, &one, None),
-            (None, &two, Some("2 shards, 1 connected; shard 3 is reconnecting: no turn")),
-            (range, &two, Some("shards 2 to 3 of 8, 1 connected; shard 3 is reconnecting: no turn")),
+            (None, &two, Some("2 shards, 1 connected; shard 3 is reconnecting: no slot")),
+            (range, &two, Some("shards 2 to 3 of 8, 1 connected; shard 3 is reconnecting: no slot")),
             (range, &BTreeMap::new(), Some("shards 2 to 3 of 8, 0 connected")),
             (Some(ShardRange { from: 0, to: 1, of: 2 }), &one, Some("shard 0 of 2, 1 connected")),
+            (None, &connecting(3), Some(THREE)),
+            (None, &connecting(5), Some(&format!("{THREE}; 2 more").replace("3 shards", "5 shards"))),
         ] {
             assert_eq!(shards_text(range, shards).as_deref(), want);
         }

@@ -18,6 +18,7 @@ mod edits;
 mod event_loop;
 mod forms;
 mod health;
+mod identify_slots;
 mod interaction_response;
 mod interactions;
 mod render;
@@ -25,7 +26,6 @@ mod retry;
 pub(crate) mod settings;
 pub(crate) mod setup;
 mod state_cache;
-mod turns;
 mod webhooks;
 mod worker_queue;
 mod workers;
@@ -94,7 +94,7 @@ struct Inner {
     base: BaseUrl,
     rest: RestClient,
     clock: Clock,
-    /// Records of the application, shared with its other gateways.
+    /// Plane of the cell's database; `None` for a control plane in a file.
     plane: Option<Plane>,
     counts: Arc<websocket::SessionCounters>,
     cache: StateCache,

@@ -120,7 +120,7 @@ impl BotSetup {
             ready_timeout: websocket::READY_TIMEOUT,
             counts: Arc::default(),
             shards: None,
-            turns: None,
+            slots: None,
         };
         tokio::spawn(websocket::run(settings, stop.clone(), sink));
         (events, stop.drop_guard())

@@ -10,7 +10,11 @@ const READY_TIMEOUT_MS: u64 = 30_000;
 const INTERVAL: u64 = 40_000;
 
 fn shard() -> Shard {
-    Shard::new(0, BaseUrl::parse("http://127.0.0.1:1").expect("base"), READY_TIMEOUT_MS)
+    shard_that(false)
+}
+
+fn shard_that(needs_slot: bool) -> Shard {
+    Shard::new(0, BaseUrl::parse("http://127.0.0.1:1").expect("base"), READY_TIMEOUT_MS, needs_slot)
 }
 
 fn hello() -> Frame {
@@ -45,7 +49,7 @@ fn heartbeat(seq: Option<u64>) -> Vec<Output> {
 }
 
 fn reconnect(close: Option<u16>, why: &str, after_ms: u64, resume: bool, needs_url: bool) -> Reconnect {
-    Reconnect { close, why: why.to_owned(), after_ms, resume, needs_url }
+    Reconnect { close, why: why.to_owned(), after_ms, resume, needs_url, keeps_permit: false }
 }
 
 /// Shard with a session from its first connection, made at 0 ms; the first heartbeat is due at 20 s.
@@ -165,13 +169,39 @@ fn missing_hello_reconnects_and_keeps_the_session() {
 }
 
 #[test]
-fn wait_for_a_turn_does_not_shorten_the_time_to_ready() {
-    let mut shard = shard();
+fn wait_for_a_slot_does_not_shorten_the_time_to_ready() {
+    let mut shard = shard_that(true);
     shard.begin_connection(0);
-    shard.frame(0, hello(), 1.0);
-    shard.restart_ready_time(29_000);
+    assert_eq!(shard.frame(0, hello(), 1.0), [Output::WaitForSlot]);
+    assert_eq!(shard.slot_ended(29_000, Ok(())), identify());
     assert_eq!((shard.tick(58_999).len(), shard.deadline()), (1, Some(59_000)), "a heartbeat");
-    assert!(matches!(shard.tick(59_000)[..], [Output::Reconnect(_)]));
+    let why = "shard 0 got neither READY nor RESUMED within 30 s of IDENTIFY";
+    let lost = Output::Reconnect(reconnect(Some(CLOSE_NORMAL), why, 1_000, false, true));
+    assert_eq!(shard.tick(59_000), [lost]);
+    // The wait itself is bounded, too.
+    shard.begin_connection(60_000);
+    assert_eq!(shard.frame(60_000, hello(), 1.0), [Output::WaitForSlot]);
+    let lost = Reconnect { keeps_permit: true, ..reconnect(Some(CLOSE_NORMAL), "none", 7, false, false) };
+    assert_eq!(shard.slot_ended(61_000, Err(("none".to_owned(), 7))), [Output::Reconnect(lost)]);
+    assert_eq!(shard.slot_ended(61_000, Ok(())), [], "the connection has ended");
+    shard.begin_connection(70_000);
+    shard.frame(70_000, hello(), 1.0);
+    let why = "shard 0 got neither READY nor RESUMED within 30 s of connecting";
+    let lost = Output::Reconnect(reconnect(Some(CLOSE_NORMAL), why, 2_000, false, true));
+    assert_eq!(shard.tick(100_000), [lost], "a slot that was given up is no failure");
+}
+
+/// A session that is resumed needs no slot.
+#[test]
+fn resume_needs_no_slot() {
+    let mut shard = shard_that(true);
+    shard.begin_connection(0);
+    assert_eq!(shard.frame(0, hello(), 1.0), [Output::WaitForSlot]);
+    assert_eq!(shard.slot_ended(1, Ok(())), identify());
+    shard.frame(2, ready("ws://127.0.0.1:2"), 0.0);
+    assert!(shard.connection_ended(3, Disconnect::Broken).is_ok_and(|lost| lost.resume));
+    shard.begin_connection(4);
+    assert_eq!(shard.frame(4, hello(), 0.5), resume(1));
 }
 
 #[test]

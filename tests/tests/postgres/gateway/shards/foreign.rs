@@ -101,7 +101,7 @@ impl Pair {
         all.map(|it| format!("{:?} {} {}", it.guild_id, it.id, it.version)).collect()
     }
 
-    /// No IDENTIFY came before its turn, and no interaction was answered twice.
+    /// No IDENTIFY came too early, and no interaction was answered twice.
     fn check(&self) {
         let tally = self.stage.fake.tally();
         assert_eq!(tally.early_identifies, 0, "{:?}", tally.identified);
@@ -150,7 +150,7 @@ fn each_server_is_answered_by_the_cell_of_its_shard() {
     pair.stage.fake.post(pair.stage.ann, thread, "say missed");
     until(LONG, "the successor identifies", || pair.stage.fake.tally().identifies > before);
     standby.kill9();
-    // The other cell goes on, and its own take-over waits for the turn that was not used.
+    // The other cell goes on, and its own take-over waits for the end of the identify slot that was not used.
     pair.stage.exchange(far, "say meanwhile", &["far", "meanwhile"]);
     pair.other.kill_gateway();
     pair.stage.fake.post(pair.stage.ann, far, "say missed far");

@@ -1,4 +1,4 @@
-//! Turns to identify that several programs with one application share.
+//! Identify slots, which several programs share that serve one application.
 
 use std::fmt;
 use std::future::Future;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time after which a turn that was set is void: it was answered late, or this process stood still.
-pub const TURN_VALID: Duration = Duration::from_secs(1);
-/// Maximum time that a connection without a session waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Validity of a slot: a later answer, or a process that was stopped meanwhile, must ask again.
+pub const SLOT_VALID: Duration = Duration::from_secs(1);
+/// Maximum wait of a connection for its identify slot.
+const SLOT_WAIT_MAX: Duration = Duration::from_secs(15);
 
 /// Limits of new sessions, as Discord reported them last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,10 +31,10 @@ impl SessionLimits {
     }
 }
 
-/// Result of asking for a turn.
+/// Answer to a request for an identify slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IdentifyTurn {
-    /// The session may be identified within [`TURN_VALID`] from this time on, which is not later than that of the turn.
+pub enum IdentifySlot {
+    /// The session may be identified within [`SLOT_VALID`] from this time on, which is not later than that of the slot.
     Taken(Instant),
     /// Not yet.
     Later {
@@ -45,33 +45,35 @@ pub enum IdentifyTurn {
     },
 }
 
-/// Future of a turn.
-pub type TurnFuture = Pin<Box<dyn Future<Output = IdentifyTurn> + Send>>;
+/// Future of an identify slot.
+pub type SlotFuture<'a> = Pin<Box<dyn Future<Output = IdentifySlot> + Send + 'a>>;
 
-/// Turns to identify of one application.
-pub trait IdentifyTurns: fmt::Debug + Send + Sync {
-    /// Asks for the turn of a shard. A turn that was taken counts, whether or not it is used.
-    fn take(&self, shard: u32, limits: SessionLimits) -> TurnFuture;
+/// Identify slots of one application.
+pub trait IdentifySlots: fmt::Debug + Send + Sync {
+    /// Requests an identify slot for a shard. A slot that was taken counts, whether or not it is used.
+    fn take(&self, shard: u32, limits: SessionLimits) -> SlotFuture<'_>;
 }
 
-/// Waits for the turn of a shard.
+/// Waits for an identify slot of a shard.
 ///
 /// # Errors
-/// Reason and pause if that takes longer than a connection should wait.
-pub(super) async fn wait_for_turn(
-    turns: Arc<dyn IdentifyTurns>,
+/// Reason and pause in milliseconds if that takes longer than a connection may wait.
+pub(super) async fn wait_for_slot(
+    slots: Arc<dyn IdentifySlots>,
     shard: u32,
     limits: SessionLimits,
-) -> Result<(), (String, Duration)> {
-    let end = Instant::now() + PATIENCE;
+) -> Result<(), (String, u64)> {
+    let end = Instant::now() + SLOT_WAIT_MAX;
     loop {
-        match turns.take(shard, limits).await {
-            IdentifyTurn::Taken(at) if at.elapsed() < TURN_VALID => return Ok(()),
-            IdentifyTurn::Taken(_) => {
-                tracing::warn!(shard, "turn to identify was answered too late; asking again")
+        match slots.take(shard, limits).await {
+            IdentifySlot::Taken(at) if at.elapsed() < SLOT_VALID => return Ok(()),
+            IdentifySlot::Taken(_) => {
+                tracing::warn!(shard, "identify slot was answered too late; asking again")
             }
-            IdentifyTurn::Later { why, after } if Instant::now() + after > end => return Err((why, after)),
-            IdentifyTurn::Later { after, .. } => tokio::time::sleep(after).await,
+            IdentifySlot::Later { why, after } if Instant::now() + after > end => {
+                return Err((why, u64::try_from(after.as_millis()).unwrap_or(u64::MAX)));
+            }
+            IdentifySlot::Later { after, .. } => tokio::time::sleep(after).await,
         }
     }
 }
@@ -84,27 +86,27 @@ mod tests {
     use parking_lot::Mutex;
     use std::collections::VecDeque;
 
-    /// Milliseconds before and after a turn is set, or the seconds until the next question.
+    /// Milliseconds before and after a slot is set, or the seconds until the next question.
     type Answer = Result<(u64, u64), u64>;
 
     #[derive(Debug)]
     struct Answers(Arc<Mutex<VecDeque<Answer>>>);
 
-    impl IdentifyTurns for Answers {
-        fn take(&self, _: u32, _: SessionLimits) -> TurnFuture {
+    impl IdentifySlots for Answers {
+        fn take(&self, _: u32, _: SessionLimits) -> SlotFuture<'_> {
             let answer = self.0.lock().pop_front().expect("no further question");
             Box::pin(async move {
                 let (before, after) = match answer {
                     Ok(taken) => taken,
                     Err(seconds) => {
                         let after = Duration::from_secs(seconds);
-                        return IdentifyTurn::Later { why: format!("{seconds}"), after };
+                        return IdentifySlot::Later { why: format!("{seconds}"), after };
                     }
                 };
                 tokio::time::sleep(Duration::from_millis(before)).await;
                 let at = Instant::now();
                 tokio::time::sleep(Duration::from_millis(after)).await;
-                IdentifyTurn::Taken(at)
+                IdentifySlot::Taken(at)
             })
         }
     }
@@ -113,7 +115,7 @@ mod tests {
         SessionLimits { remaining: 1, reset_after: Duration::ZERO, max_concurrency: 4 };
 
     #[tokio::test(start_paused = true)]
-    async fn late_turn_is_void_and_long_wait_is_given_up() {
+    async fn late_slot_is_void_and_long_wait_is_given_up() {
         for (answers, want, seconds) in [
             (vec![Ok((0, 0))], Ok(()), 0),
             (vec![Err(3), Err(6), Ok((0, 900))], Ok(()), 9),
@@ -124,7 +126,7 @@ mod tests {
         ] {
             let queue = Arc::new(Mutex::new(VecDeque::from(answers)));
             let begun = Instant::now();
-            let result = wait_for_turn(Arc::new(Answers(Arc::clone(&queue))), 0, LIMITS).await;
+            let result = wait_for_slot(Arc::new(Answers(Arc::clone(&queue))), 0, LIMITS).await;
             assert_eq!(result.map_err(|(why, _)| why), want);
             assert_eq!((begun.elapsed().as_secs(), queue.lock().len()), (seconds, 0));
         }

@@ -1,0 +1,3 @@
+//! Identify slots of cells for sessions of one Discord application.
+
+mod foreign;

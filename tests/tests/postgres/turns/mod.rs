@@ -1,3 +1,0 @@
-//! Turns of cells to identify sessions of one Discord application.
-
-mod foreign;
