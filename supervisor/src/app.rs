@@ -290,12 +290,16 @@ impl SupervisorParts {
     async fn run_owner(
         &self,
         mut owner: Owner,
-        queue: &mut mpsc::Receiver<Event>,
+        mut queue: mpsc::Receiver<Event>,
     ) -> Result<Option<InheritableResources>, AppError> {
         let watches = self.context.store.read_only().is_none();
         let strays = watches.then(|| tokio::spawn(orphans::watch_orphans(Arc::clone(&self.context))));
         let inheritable = loop {
-            match owner.run(queue).await {
+            // A task of its own runs on the threads that read and write messages; the main thread would have to be woken for each.
+            let running = tokio::spawn(async move { (owner.run(&mut queue).await, queue) });
+            let exit;
+            (exit, queue) = running.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+            match exit {
                 OwnerExit::Ended(inheritable) => break inheritable,
                 OwnerExit::Exported(exported) => {
                     let imported = exported.exec(&self.context).await;
@@ -325,7 +329,7 @@ pub(crate) async fn serve(
 ) -> Result<(), AppError> {
     let program = program::own();
     let setup = set_up(options, handover.as_ref())?;
-    let OwnerSetup { context, policy, remote, mut queue, loaded, warnings, writer, fresh } = setup;
+    let OwnerSetup { context, policy, remote, queue, loaded, warnings, writer, fresh } = setup;
     let links = Arc::new(AtomicU64::new(1));
     let parts = SupervisorParts { context: Arc::clone(&context), policy, remote, links, program };
     let owner = match (handover.as_ref(), fresh) {
@@ -345,7 +349,7 @@ pub(crate) async fn serve(
         (None, Some(fresh)) => parts.start_from_store(fresh, loaded, warnings, ready).await?,
         (None, None) => return Ok(()),
     };
-    let inheritable = parts.run_owner(owner, &mut queue).await?;
+    let inheritable = parts.run_owner(owner, queue).await?;
     drop(
         inheritable.as_ref().and_then(|inheritable| inheritable.to_remove.as_ref()).map(std::fs::remove_file),
     );

@@ -20,6 +20,10 @@ const GENERATIONS_MAX: usize = 256;
 const TRIES_MAX: u32 = 3;
 /// Process name of the supervisor: all its descendants belong to leases.
 const SUPERVISOR: &str = "acp-supervisor";
+/// Maximum size of `/proc/PID/stat`, in bytes: 52 numbers and a name. The kernel returns it with one read.
+const STAT_BYTES_MAX: usize = 2_048;
+/// Size of most environments, in bytes.
+const ENVIRON_BYTES: usize = 8 * 1024;
 /// Maximum size of an environment that is searched, in bytes.
 const ENVIRON_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Maximum number of threads that read environments. One whose read hangs stays until the process ends.
@@ -53,8 +57,9 @@ pub(crate) struct ProcFs;
 
 impl ProcessTable for ProcFs {
     fn process(&self, pid: i32) -> Option<ProcessInfo> {
-        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-        let stat = String::from_utf8_lossy(&stat);
+        let mut stat = [0; STAT_BYTES_MAX];
+        let read = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut stat).ok()?;
+        let stat = String::from_utf8_lossy(stat.get(..read)?);
         // The name may contain any character, including parentheses; it ends at the last one.
         let (head, tail) = stat.rsplit_once(')')?;
         let parent = tail.split_ascii_whitespace().nth(1)?.parse().ok()?;
@@ -63,7 +68,7 @@ impl ProcessTable for ProcFs {
     }
 
     fn has_lease_marker(&self, pid: i32) -> Option<bool> {
-        let mut environ = Vec::new();
+        let mut environ = Vec::with_capacity(ENVIRON_BYTES);
         let file = std::fs::File::open(format!("/proc/{pid}/environ")).ok()?;
         file.take(ENVIRON_BYTES_MAX).read_to_end(&mut environ).ok()?;
         Some(names_lease(&environ))

@@ -37,12 +37,26 @@ struct LogLimits {
     gateway: u64,
 }
 
+/// Number and size of a gateway's logs since the last scan of its directory, without what was removed in the meantime.
+#[derive(Debug, Clone, Copy)]
+struct LogUsage {
+    logs: usize,
+    bytes: u64,
+}
+
+/// Limits of logs, and what each gateway uses of them, by the directory of its logs.
+#[derive(Debug, Clone)]
+struct LogQuota {
+    limits: LogLimits,
+    usage: Arc<Mutex<HashMap<PathBuf, LogUsage>>>,
+}
+
 /// Directory of all session logs.
 #[derive(Debug, Clone)]
 pub struct SessionLogs {
     dir: Arc<Path>,
     disk: Disk,
-    limits: LogLimits,
+    quota: LogQuota,
     /// Open logs by directory: all writers of one log share its pending text, which keeps their order.
     open: Arc<Mutex<HashMap<PathBuf, Weak<Mutex<PendingLines>>>>>,
 }
@@ -52,7 +66,7 @@ pub struct SessionLogs {
 pub struct SessionLog {
     dir: Arc<Path>,
     disk: Disk,
-    limits: LogLimits,
+    quota: LogQuota,
     pending: Arc<Mutex<PendingLines>>,
 }
 
@@ -82,8 +96,8 @@ impl SessionLogs {
     /// Creates the logs below `dir`. The directory is created with the first log.
     #[must_use]
     pub fn new(dir: &Path, file_bytes_max: u64) -> Self {
-        let limits = LogLimits { file: file_bytes_max, gateway: GATEWAY_BYTES_MAX };
-        Self { dir: dir.into(), disk: Disk::default(), limits, open: Arc::default() }
+        let quota = LogQuota::new(LogLimits { file: file_bytes_max, gateway: GATEWAY_BYTES_MAX });
+        Self { dir: dir.into(), disk: Disk::default(), quota, open: Arc::default() }
     }
 
     fn dir_of(&self, gateway: GatewayInstanceId, session: &SessionKey) -> PathBuf {
@@ -99,7 +113,7 @@ impl SessionLogs {
         open.retain(|_, pending| pending.strong_count() > 0);
         let pending = open.get(&dir).and_then(Weak::upgrade).unwrap_or_default();
         open.insert(dir.clone(), Arc::downgrade(&pending));
-        SessionLog { dir: dir.into(), disk: self.disk.clone(), limits: self.limits, pending }
+        SessionLog { dir: dir.into(), disk: self.disk.clone(), quota: self.quota.clone(), pending }
     }
 
     /// Reads a piece of a log, in whole lines. A missing log counts as empty.
@@ -190,13 +204,35 @@ impl SessionLog {
                     "{left_out} bytes were left out: the disk is too slow"
                 )));
             }
-            let written = append(&self.dir, text.as_bytes(), self.limits);
+            let written = append(&self.dir, text.as_bytes(), &self.quota);
             let was_failing = std::mem::replace(&mut self.pending.lock().is_failing, written.is_err());
             if let Err(error) = written
                 && !was_failing
             {
                 tracing::warn!(%error, path = %self.dir.display(), "cannot write session log");
             }
+        }
+    }
+}
+
+impl LogQuota {
+    fn new(limits: LogLimits) -> Self {
+        Self { limits, usage: Arc::default() }
+    }
+
+    /// Counts text that is about to be written to a log. True if the gateway may have too many logs then, or too large ones.
+    fn add(&self, log: &Path, is_new: bool, bytes: u64) -> bool {
+        let mut usage = self.usage.lock();
+        let Some(used) = log.parent().and_then(|gateway| usage.get_mut(gateway)) else { return true };
+        used.logs += usize::from(is_new);
+        used.bytes += bytes;
+        used.logs > LOGS_MAX || used.bytes > self.limits.gateway
+    }
+
+    /// Sets what a gateway uses after a scan.
+    fn set(&self, log: &Path, used: LogUsage) {
+        if let Some(gateway) = log.parent() {
+            self.usage.lock().insert(gateway.to_owned(), used);
         }
     }
 }
@@ -242,20 +278,21 @@ fn log_files(dir: &Path) -> io::Result<Vec<LogFile>> {
 }
 
 /// Appends lines; each line is completely in one file.
-fn append(dir: &Path, mut lines: &[u8], limits: LogLimits) -> io::Result<()> {
+fn append(dir: &Path, mut lines: &[u8], quota: &LogQuota) -> io::Result<()> {
     while !lines.is_empty() {
-        let most = lines.len().min(crate::config::size(limits.file));
+        let most = lines.len().min(crate::config::size(quota.limits.file));
         let last = lines.get(..most).and_then(|fits| memchr::memrchr(b'\n', fits));
         // A line longer than the limit gets its own file.
         let end = last.or_else(|| memchr::memchr(b'\n', lines)).map_or(lines.len(), |at| at + 1);
         let (now, later) = lines.split_at(end);
-        append_to_file(dir, now, limits)?;
+        append_to_file(dir, now, quota)?;
         lines = later;
     }
     Ok(())
 }
 
-fn append_to_file(dir: &Path, text: &[u8], limits: LogLimits) -> io::Result<()> {
+fn append_to_file(dir: &Path, text: &[u8], quota: &LogQuota) -> io::Result<()> {
+    let limits = quota.limits;
     if !dir.is_dir() {
         for above in dir.ancestors().take(3).collect::<Vec<_>>().into_iter().rev() {
             private_dir(above)?;
@@ -270,8 +307,9 @@ fn append_to_file(dir: &Path, text: &[u8], limits: LogLimits) -> io::Result<()> 
     let is_new = parts.last().is_none_or(|part| part.path != path);
     let looks =
         |part: &LogFile| part.bytes / SIZE_CHECK_BYTES < (part.bytes + text.len() as u64) / SIZE_CHECK_BYTES;
-    if is_new || parts.last().is_some_and(looks) {
-        make_room(dir, text.len() as u64, limits);
+    let may_exceed = quota.add(dir, parts.is_empty(), text.len() as u64);
+    if may_exceed && (is_new || parts.last().is_some_and(looks)) {
+        quota.set(dir, make_room(dir, text.len() as u64, limits));
     }
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)?.write_all(text)?;
     let kept = if is_new { FILES_MAX - 1 } else { FILES_MAX };
@@ -280,8 +318,8 @@ fn append_to_file(dir: &Path, text: &[u8], limits: LogLimits) -> io::Result<()> 
 }
 
 /// Removes the least recently written logs of a gateway if it has too many or they are too large, so that
-/// `log` has room for `bytes` more bytes.
-fn make_room(log: &Path, bytes: u64, limits: LogLimits) {
+/// `log` has room for `bytes` more bytes. Returns what the gateway uses then.
+fn make_room(log: &Path, bytes: u64, limits: LogLimits) -> LogUsage {
     let mut logs: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for dir in log.parent().into_iter().flat_map(entries).filter(|other| other != log) {
         let files = entries(&dir).into_iter().filter_map(|file| file.metadata().ok());
@@ -302,11 +340,12 @@ fn make_room(log: &Path, bytes: u64, limits: LogLimits) {
     let mut count = logs.len() + 1;
     for (_, bytes, dir) in logs {
         if count <= LOGS_MAX && size <= limits.gateway {
-            return;
+            break;
         }
         remove_all(&dir);
         (size, count) = (size.saturating_sub(bytes), count - 1);
     }
+    LogUsage { logs: count, bytes: size }
 }
 
 fn read(dir: &Path, from: LogFrom, bytes_max: usize) -> io::Result<LogPiece> {
@@ -348,7 +387,9 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     /// Limits of three lines for a file and two full logs for a gateway.
-    const SMALL: LogLimits = LogLimits { file: 21, gateway: 84 };
+    fn small() -> LogQuota {
+        LogQuota::new(LogLimits { file: 21, gateway: 84 })
+    }
 
     fn text(dir: &Path, from: LogFrom, bytes_max: usize) -> (u64, String, u64) {
         let piece = read(dir, from, bytes_max).unwrap();
@@ -358,11 +399,12 @@ mod tests {
     #[test]
     fn log_is_bounded_and_read_in_whole_lines() {
         let root = tempfile::tempdir().unwrap();
+        let small = small();
         let dir = root.path().join("logs/gateway/session");
         assert_eq!(text(&dir, LogFrom::Offset(7), 99), (0, String::new(), 0));
-        append(&dir, b"line 0\n", SMALL).unwrap();
+        append(&dir, b"line 0\n", &small).unwrap();
         let many: String = (1..10).map(|n| format!("line {n}\n")).collect();
-        append(&dir, many.as_bytes(), SMALL).unwrap();
+        append(&dir, many.as_bytes(), &small).unwrap();
         // A file holds three lines; two files are kept.
         let all = "line 4\nline 5\nline 6\nline 7\nline 8\nline 9\n";
         assert_eq!(text(&dir, LogFrom::Offset(0), 99), (28, all.into(), 70));
@@ -372,7 +414,7 @@ mod tests {
         assert_eq!(text(&dir, LogFrom::Offset(71), 99), (28, all.into(), 70));
         assert_eq!(text(&dir, LogFrom::End(10), 99), (63, "line 9\n".into(), 70));
         assert_eq!(text(&dir, LogFrom::End(99), 99).0, 28);
-        append(&dir, &[b'x'; 50], SMALL).unwrap();
+        append(&dir, &[b'x'; 50], &small).unwrap();
         let modes =
             entries(&dir).into_iter().map(|file| file.metadata().unwrap().permissions().mode() & 0o777);
         assert_eq!(modes.collect::<Vec<_>>(), [0o600, 0o600]);
@@ -384,10 +426,11 @@ mod tests {
     #[test]
     fn logs_of_gateway_share_one_limit() {
         let root = tempfile::tempdir().unwrap();
+        let small = small();
         let log = |gateway: &str, name: &str| root.path().join("logs").join(gateway).join(name);
         let full: String = (0..6).map(|n| format!("line {n}\n")).collect();
         for (gateway, name) in [("a", "1"), ("b", "1"), ("a", "2"), ("a", "3"), ("a", "2")] {
-            append(&log(gateway, name), full.as_bytes(), SMALL).unwrap();
+            append(&log(gateway, name), full.as_bytes(), &small).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         let remaining = |gateway| {
@@ -402,9 +445,9 @@ mod tests {
             (remaining("a"), remaining("b")),
             (vec!["2".to_owned(), "3".to_owned()], vec!["1".to_owned()])
         );
-        append(&log("a", "4"), b"line 0\n", SMALL).unwrap();
+        append(&log("a", "4"), b"line 0\n", &small).unwrap();
         assert_eq!(remaining("a"), ["2", "4"], "the least recently written log is removed");
-        append(&log("a", "5"), &[b'x'; 200], SMALL).unwrap();
+        append(&log("a", "5"), &[b'x'; 200], &small).unwrap();
         assert_eq!(remaining("a"), ["5"], "a single log above the limit is kept");
     }
 

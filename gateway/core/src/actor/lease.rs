@@ -144,7 +144,7 @@ impl Actor {
         let Some(lease) = &mut self.lease else { return };
         if lease.row.usage == LeaseStatus::Intended {
             lease.row.usage = LeaseStatus::Open;
-            out.writes.push(Write::LeaseStatus { lease_id: lease.row.lease_id, usage: LeaseStatus::Open });
+            lease.started_dirty = true;
             out.effects.push(lease.attach());
             // A download counts from the start of the process.
             if self.timers.init_ms.is_some() && self.may_be_fetching() {
@@ -459,6 +459,12 @@ impl Actor {
                 next_stdin_seq,
                 link_state,
             });
+        }
+        if lease.started_dirty && !out.writes.is_empty() {
+            lease.started_dirty = false;
+            if lease.row.usage == LeaseStatus::Open {
+                out.writes.push(Write::LeaseStatus { lease_id, usage: LeaseStatus::Open });
+            }
         }
         if lease.written_dirty && !out.writes.is_empty() {
             lease.written_dirty = false;

@@ -55,6 +55,9 @@ struct Lease {
     written_seq: u64,
     /// True while `written_seq` is not committed.
     written_dirty: bool,
+    /// True while the start of the process is not committed. Until then a start is requested again after a reconnect, which the
+    /// supervisor answers with the same process.
+    started_dirty: bool,
     /// Exit status and end of output; `None` while the adapter runs.
     ended: Option<LeaseEnd>,
     lines: LineSplitter,
@@ -76,6 +79,7 @@ impl Lease {
             written_seq: outbox.front().map_or(row.next_stdin_seq, |first| first.seq) - 1,
             outbox,
             written_dirty: false,
+            started_dirty: false,
             ended: None,
             lines,
             tail_committed: false,

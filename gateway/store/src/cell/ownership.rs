@@ -42,6 +42,14 @@ pub trait CellServer {
     /// Errors of the server, as of the other methods.
     fn try_lock(&self) -> Result<bool, StoreError>;
 
+    /// Takes the lock of the cell, and waits for it for a while if it is held.
+    ///
+    /// # Errors
+    /// As [`CellServer::try_lock`].
+    fn wait_for_lock(&self) -> Result<bool, StoreError> {
+        self.try_lock()
+    }
+
     /// True if the owner has not renewed its time. False for a cell without a table.
     ///
     /// # Errors
@@ -72,7 +80,7 @@ pub trait CellServer {
 /// # Errors
 /// [`StoreError::CellTaken`]; errors of the server.
 pub fn take_lock(server: &impl CellServer) -> Result<(), StoreError> {
-    if server.try_lock()? {
+    if server.wait_for_lock()? {
         return server.renew_at_once();
     }
     if server.has_run_out()? {
@@ -98,6 +106,23 @@ impl CellServer for PostgresCell<'_> {
         let number = LockNumber::of(&self.address.schema());
         let sql = "SELECT pg_try_advisory_lock(CAST(?1 AS BIGINT))";
         Ok(self.db.first(sql, params![number], |row| row.only())?.unwrap_or(false))
+    }
+
+    fn wait_for_lock(&self) -> Result<bool, StoreError> {
+        let wait = self.address.lock_wait;
+        if wait.is_zero() {
+            return self.try_lock();
+        }
+        self.db.run_all(&format!("SET lock_timeout = {}", wait.as_millis()))?;
+        let number = LockNumber::of(&self.address.schema());
+        let taken = self.db.run("SELECT pg_advisory_lock(CAST(?1 AS BIGINT))", params![number]);
+        let is_taken = match taken {
+            Ok(_) => true,
+            Err(error) if error.is_lock_timeout() => false,
+            Err(error) => return Err(error),
+        };
+        self.db.run_all("SET lock_timeout = 0")?;
+        Ok(is_taken)
     }
 
     fn has_run_out(&self) -> Result<bool, StoreError> {

@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr as _;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_rustls::rustls::RootCertStore;
@@ -21,6 +22,8 @@ pub struct PgAddress {
     pub(super) roots: Arc<RootCertStore>,
     /// Addresses of the gateway's API.
     pub(crate) served_at: Arc<[String]>,
+    /// Maximum wait for the lock of the cell while another gateway holds it.
+    pub(crate) lock_wait: Duration,
 }
 
 impl PgAddress {
@@ -48,7 +51,14 @@ impl PgAddress {
             cell: cell.to_owned(),
             roots: Arc::new(roots),
             served_at: Arc::default(),
+            lock_wait: Duration::ZERO,
         })
+    }
+
+    /// Sets how long to wait for the lock of the cell while another gateway holds it: the cell is taken as soon as that one ends.
+    #[must_use]
+    pub fn with_lock_wait(self, lock_wait: Duration) -> Self {
+        Self { lock_wait, ..self }
     }
 
     /// Sets the TCP addresses of the gateway's API, which gateways that stand by show.
