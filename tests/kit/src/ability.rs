@@ -30,6 +30,8 @@ pub enum Ability {
     CgroupFreezer,
     /// Processes of another user can be created.
     ForeignUser,
+    /// Network namespaces with cables between them can be created (`iproute2`, root).
+    NetworkNamespaces,
 }
 
 /// The user of foreign processes in tests: `nobody`.
@@ -53,6 +55,11 @@ pub fn has(ability: Ability) -> Result<(), String> {
         Ability::CgroupLimits => cgroup_limits(),
         Ability::CgroupFreezer => cgroup_freezer(),
         Ability::ForeignUser => foreign_user(),
+        // Namespaces that are gone with the process: `ip netns` needs the same privileges.
+        Ability::NetworkNamespaces => {
+            run(&["unshare", "-n", "ip", "link", "add", "near", "type", "veth", "peer", "name", "far"])?;
+            root().and_then(|()| run(&["nsenter", "--version"]))
+        }
     }
 }
 

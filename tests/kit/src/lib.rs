@@ -6,6 +6,7 @@
 pub mod ability;
 pub mod certificates;
 pub mod disk_fault;
+pub mod network;
 pub mod pace;
 pub mod postgres;
 pub mod processes;

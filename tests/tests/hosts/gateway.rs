@@ -1,12 +1,15 @@
 //! Gateways with hosts: where sessions run, what a cut and a kill leave, and moves.
 
 use crate::plane::{Plane, RemoteHost};
+use acp_testkit::ability::Ability;
+use acp_testkit::skip_unless;
 use acp_tests::house::{AGENT, GATEWAY, House, Plan, scripted};
 use acp_tests::story::{check_answer, check_history, check_turn};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::World;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Starts a house with these hosts; each gets these settings.
 fn house(world: World, plane: &Plane, hosts: &[(&RemoteHost, &str)], extra: &str, labels: &[&str]) -> House {
@@ -136,6 +139,55 @@ fn prompts_wait_while_a_host_is_cut_off() {
     check_history(&house.history(&key));
     assert_eq!(adapter(&house, &host, &key), pid, "the agent ran on");
     drop((running, waiting));
+    drop(house.verb(&["sessions", "close", &key]));
+    until(LONG, "the agent has ended", || house.world.living_lease(&host.socket(), &key).is_none());
+    host.end();
+    house.end();
+}
+
+/// Unlike the cut of a relay, which ends connections, a pulled cable loses what is sent, and nobody is told.
+#[test]
+fn heavy_pulled_cable_is_noticed_and_nothing_is_lost() {
+    skip_unless!(Ability::NetworkNamespaces);
+    let world = World::new();
+    let plane = Plane::new(&world);
+    let host = plane.machine(&world, "big1", "");
+    let house = house(world, &plane, &[(&host, "")], "", &[]);
+    wait_until_connected(&house, "big1");
+    let cwd = house.world.dir("work/project").display().to_string();
+    let key = spawn(&house, &["--host", "big1", "--cwd", &cwd]);
+    check_turn(&house.prompt(&key, "first"), "end_turn");
+    let pid = adapter(&house, &host, &key);
+
+    let short = house.follow(&["prompt", &key, "chunks 60 pace_ms=50"]);
+    until(SOON, "the turn runs", || house.prompts_received("chunks 60 pace_ms=50") == 1);
+    host.cable.cut();
+    std::thread::sleep(Duration::from_secs(1));
+    host.cable.mend();
+    until(SOON, "the turn has ended", || shown(&house, &key)["state"] == "idle");
+    assert_eq!(connected(&house).get("big1"), Some(&true), "a short cut is not noticed");
+    let connections = || house.gateway_log().matches("connected to the supervisor").count();
+    let before = connections();
+
+    let long = house.follow(&["prompt", &key, "chunks 100 pace_ms=50"]);
+    until(SOON, "the turn runs", || house.prompts_received("chunks 100 pace_ms=50") == 1);
+    host.cable.cut();
+    let waiting = house.follow(&["prompt", &key, "while away"]);
+    until(LONG, "the host is away", || connected(&house).get("big1") == Some(&false));
+    host.cable.mend();
+    until(LONG, "both turns have ended", || {
+        let now = shown(&house, &key);
+        now["state"] == "idle" && house.prompts_received("while away") == 1
+    });
+    assert!(connections() > before, "the gateway has connected again");
+    for text in ["chunks 60 pace_ms=50", "chunks 100 pace_ms=50", "while away"] {
+        assert_eq!(house.prompts_received(text), 1, "{text}");
+    }
+    check_history(&house.history(&key));
+    let chunks = house.history(&key).iter().filter(|event| event["type"] == "text_delta").count();
+    assert!(chunks >= 160, "{chunks} chunks: none is lost");
+    assert_eq!(adapter(&house, &host, &key), pid, "the agent ran on");
+    drop((short, long, waiting));
     drop(house.verb(&["sessions", "close", &key]));
     until(LONG, "the agent has ended", || house.world.living_lease(&host.socket(), &key).is_none());
     host.end();

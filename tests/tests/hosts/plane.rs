@@ -1,11 +1,13 @@
-//! A plane for tests: a CA, hosts on loopback addresses, and the part of a gateway's configuration that names them.
+//! A plane for tests: a CA, hosts, and the part of a gateway's configuration that names them.
 
+use acp_testkit::ability::{self, Ability};
 use acp_testkit::certificates::{Authority, CertificateFiles};
+use acp_testkit::network::Machine;
 use acp_tests::service::Service;
 use acp_tests::wait::{LONG, SOON, eventually};
 use acp_tests::world::World;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,10 +20,11 @@ pub(crate) struct Plane {
     cell: CertificateFiles,
 }
 
-/// A machine with a supervisor: a process of this one, on a loopback address.
+/// A machine with a supervisor: a process of this one, on a loopback address or in a network namespace.
 pub(crate) struct RemoteHost {
     pub(crate) name: String,
     pub(crate) supervisor: Option<Service>,
+    machine: Option<Arc<Machine>>,
     /// Address of its supervisor.
     pub(crate) address: SocketAddr,
     /// Cable between gateway and host.
@@ -41,25 +44,43 @@ impl Plane {
         [cert, key, ca]
     }
 
-    /// Starts a host, with this TOML in its supervisor's configuration.
+    /// Starts a host on a loopback address, with this TOML in its supervisor's configuration. A cut ends its connections.
     pub(crate) fn host(&self, world: &World, name: &str, extra: &str) -> RemoteHost {
+        self.host_on(None, world, name, extra)
+    }
+
+    /// Starts a host in a network namespace, where the machine allows one; else like [`Plane::host`]. A cut of a namespace loses
+    /// what is sent.
+    pub(crate) fn machine(&self, world: &World, name: &str, extra: &str) -> RemoteHost {
+        let machine = match ability::has(Ability::NetworkNamespaces) {
+            Ok(()) => Some(Arc::new(Machine::create())),
+            Err(why) => {
+                println!("{name} is on a loopback address, with a relay as its cable: {why}");
+                None
+            }
+        };
+        self.host_on(machine, world, name, extra)
+    }
+
+    fn host_on(&self, machine: Option<Arc<Machine>>, world: &World, name: &str, extra: &str) -> RemoteHost {
+        let ip = machine.as_ref().map_or(Ipv4Addr::LOCALHOST, |machine| machine.address());
         let files = self.authority.issue(name, &[&format!("acp://test/host/{name}")]);
         let as_root =
             if rustix::process::geteuid().is_root() { "run_as_user = 0\nallow_root = true\n" } else { "" };
         let [cert, key, ca] = [&files.cert, &files.key, &files.ca].map(|path| path.display().to_string());
         let text = |port: u16| {
             format!(
-                "listen = \"127.0.0.1:{port}\"\ntls_cert = \"{cert}\"\ntls_key = \"{key}\"\ntls_ca = \"{ca}\"\n{extra}\n\
+                "listen = \"{ip}:{port}\"\ntls_cert = \"{cert}\"\ntls_key = \"{key}\"\ntls_ca = \"{ca}\"\n{extra}\n\
                  [[tenant]]\ncell = \"{CELL}\"\n{as_root}"
             )
         };
         world.write(&format!("{name}.toml"), &text(0));
-        let supervisor = start(world, name);
-        let address = address_of(&supervisor);
+        let supervisor = start(world, name, machine.as_deref());
+        let address = SocketAddr::new(IpAddr::V4(ip), port_of(&supervisor, ip));
         // A later start listens on the same port.
         world.write(&format!("{name}.toml"), &text(address.port()));
-        let cable = Cable::to(address);
-        RemoteHost { name: name.to_owned(), supervisor: Some(supervisor), address, cable }
+        let cable = Cable::of(machine.as_ref(), address);
+        RemoteHost { name: name.to_owned(), supervisor: Some(supervisor), machine, address, cable }
     }
 
     /// Returns the configuration of a gateway with these hosts; each has these further settings.
@@ -85,23 +106,36 @@ impl Plane {
     }
 }
 
-/// Address of a supervisor that listens on any free port, from its log.
+/// Address of a supervisor that listens on any free port of the loopback address, from its log.
 pub(crate) fn address_of(supervisor: &Service) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port_of(supervisor, Ipv4Addr::LOCALHOST)))
+}
+
+fn port_of(supervisor: &Service, ip: Ipv4Addr) -> u16 {
     eventually(SOON, "the host listens", || {
         let log = supervisor.log();
         let line = log.lines().find(|line| line.contains("listening for gateways on other machines"))?;
-        let port = line.split("127.0.0.1:").nth(1)?.split(|c: char| !c.is_ascii_digit()).next()?;
-        Some(SocketAddr::from(([127, 0, 0, 1], port.parse().ok()?)))
+        line.split(&format!("{ip}:")).nth(1)?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     })
 }
 
-fn start(world: &World, name: &str) -> Service {
+fn start(world: &World, name: &str, machine: Option<&Machine>) -> Service {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let (dir, config) = (text(world.path(name)), text(world.path(&format!("{name}.toml"))));
-    world.start_service("acp-supervisor", &["serve", "--state-dir", &dir, "--config", &config, "--json"])
+    let mut command = world.command("acp-supervisor");
+    command.args(["serve", "--state-dir", &dir, "--config", &config, "--json"]);
+    world.start_command(match machine {
+        Some(machine) => machine.run(&command),
+        None => command,
+    })
 }
 
 impl RemoteHost {
+    /// Returns another cable to the host; one of a network namespace has only one.
+    pub(crate) fn another_cable(&self) -> Cable {
+        Cable::of(self.machine.as_ref(), self.address)
+    }
+
     /// Socket of the supervisor, for administrators of the host.
     pub(crate) fn socket(&self) -> PathBuf {
         self.supervisor.as_ref().unwrap_or_else(|| panic!("{} does not run", self.name)).socket()
@@ -122,18 +156,25 @@ impl RemoteHost {
 
     /// Starts the supervisor again, at the same address.
     pub(crate) fn start(&mut self, world: &World) {
-        let supervisor = start(world, &self.name);
+        let supervisor = start(world, &self.name, self.machine.as_deref());
         let listens = || TcpStream::connect(self.address).ok();
         drop(eventually(SOON, "the host listens again", listens));
         self.supervisor = Some(supervisor);
     }
 }
 
-/// TCP connection that can be cut: a relay in this process.
+/// Way to a host that can be cut.
 pub(crate) struct Cable {
     /// Address of the gateway's end.
     pub(crate) address: SocketAddr,
-    state: Arc<Mutex<CableState>>,
+    kind: CableKind,
+}
+
+enum CableKind {
+    /// A relay in this process, which ends its connections when it is cut.
+    Relay(Arc<Mutex<CableState>>),
+    /// The cable of a network namespace, which loses what is sent when it is cut.
+    Wire(Arc<Machine>),
 }
 
 #[derive(Default)]
@@ -147,6 +188,14 @@ fn lock(state: &Mutex<CableState>) -> std::sync::MutexGuard<'_, CableState> {
 }
 
 impl Cable {
+    fn of(machine: Option<&Arc<Machine>>, address: SocketAddr) -> Self {
+        match machine {
+            Some(machine) => Self { address, kind: CableKind::Wire(Arc::clone(machine)) },
+            None => Self::to(address),
+        }
+    }
+
+    /// A relay to an address.
     pub(crate) fn to(host: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -172,20 +221,27 @@ impl Cable {
                 state.ends.extend([near, far]);
             }
         });
-        Self { address, state }
+        Self { address, kind: CableKind::Relay(state) }
     }
 
-    /// Ends all connections, and refuses new ones.
+    /// Cuts the cable: nothing passes until it is mended.
     pub(crate) fn cut(&self) {
-        let mut state = lock(&self.state);
+        let relay = match &self.kind {
+            CableKind::Wire(machine) => return machine.cut(),
+            CableKind::Relay(relay) => relay,
+        };
+        let mut state = lock(relay);
         state.is_cut = true;
         for end in state.ends.drain(..) {
             let _ = end.shutdown(Shutdown::Both);
         }
     }
 
-    /// Accepts connections again.
+    /// Lets everything pass again.
     pub(crate) fn mend(&self) {
-        lock(&self.state).is_cut = false;
+        match &self.kind {
+            CableKind::Wire(machine) => machine.mend(),
+            CableKind::Relay(relay) => lock(relay).is_cut = false,
+        }
     }
 }

@@ -64,10 +64,10 @@ impl Stage {
         let world = World::new();
         let plane = Plane::new(&world);
         let hosts: Vec<RemoteHost> =
-            (1..=HOSTS).map(|n| plane.host(&world, &format!("host{n}"), "")).collect();
+            (1..=HOSTS).map(|n| plane.machine(&world, &format!("host{n}"), "")).collect();
         let cell = configuration(&world, &server.create_database(&format!("plan{seed}")), true);
         let nodes = ["one", "two"].map(|name| {
-            let cables: Vec<Cable> = hosts.iter().map(|host| Cable::to(host.address)).collect();
+            let cables: Vec<Cable> = hosts.iter().map(RemoteHost::another_cable).collect();
             let over: Vec<_> = hosts.iter().zip(&cables).map(|(host, cable)| (host, cable, "")).collect();
             let toml = format!("[supervisor]\nenabled = false\n{cell}\n{}", plane.configuration_over(&over));
             let agents = BTreeMap::from([(AGENT, scripted(&world, &[], "approve-all"))]);
