@@ -298,7 +298,8 @@ impl SupervisorParts {
             // A task of its own runs on the threads that read and write messages; the main thread would have to be woken for each.
             let running = tokio::spawn(async move { (owner.run(&mut queue).await, queue) });
             let exit;
-            (exit, queue) = running.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+            (exit, queue) =
+                running.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
             match exit {
                 OwnerExit::Ended(inheritable) => break inheritable,
                 OwnerExit::Exported(exported) => {

@@ -119,7 +119,10 @@ pub(super) async fn wait_for_store(
         if matches!(error, StoreError::CellTaken { .. }) {
             // The next attempt waits for the end of the other gateway.
             let wait = Duration::from_millis(RETRY_MS);
-            cell = cell.map(|Cell { address, allow_loss }| Cell { address: address.with_lock_wait(wait), allow_loss });
+            cell = cell.map(|Cell { address, allow_loss }| Cell {
+                address: address.with_lock_wait(wait),
+                allow_loss,
+            });
             continue;
         }
         tokio::select! {

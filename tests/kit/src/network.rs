@@ -90,7 +90,8 @@ fn remove(name: &str) {
 /// Removes the machines of test programs that were killed.
 fn remove_left_over() {
     let listed = Command::new("ip").args(["netns", "list"]).output();
-    let listed = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let listed =
+        listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     for name in listed.lines().filter_map(|line| line.split_whitespace().next()) {
         let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('x')?.0.parse::<u32>().ok());
         if pid.is_some_and(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()) {

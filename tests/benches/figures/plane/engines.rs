@@ -19,6 +19,8 @@ use tokio::runtime::Runtime;
 
 const WRITERS: usize = 50;
 const EVENTS: usize = 16;
+/// Number of cells that share a server.
+const CELLS: usize = 10;
 /// Rounds of each engine, which alternate, and the time of one.
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(2);
@@ -82,6 +84,41 @@ pub(crate) fn measure(report: &mut Report) {
     for side in &sides {
         runtime.block_on(side.store.close());
     }
+    measure_cells(&server, &runtime, rates[1].median(), report);
+}
+
+/// Measures cells that share a server, beside the rate of one cell.
+fn measure_cells(server: &Postgres, runtime: &Runtime, one_cell: f64, report: &mut Report) {
+    let writers = WRITERS / CELLS;
+    report.part("cells", &format!("{CELLS} cells of one database, {writers} writers each, {ROUNDS} rounds"));
+    let address = server.create_database("cells");
+    let cells: Vec<Side> = (0..CELLS).map(|n| Side::cell("a cell", &address, &format!("cell{n}"))).collect();
+    let fences: Vec<Vec<ActorFence>> = cells.iter().map(|cell| runtime.block_on(cell.seed())).collect();
+    let mut last = vec![vec![0; writers]; CELLS];
+    let (mut rates, mut server_us) = (Sample::default(), Sample::default());
+    for _ in 0..ROUNDS {
+        let cpu = server_cpu(server);
+        let rounds = cells.iter().zip(&fences).zip(&mut last);
+        let rounds = rounds.map(|((cell, fences), last)| cell.write(&fences[..writers], last));
+        let rounds = runtime.block_on(futures_util::future::join_all(rounds));
+        let events = rounds.iter().map(|(events, _)| events).sum();
+        let time = rounds.iter().map(|(_, time)| *time).max().unwrap_or(ROUND);
+        rates.push(per_second(events, time));
+        server_us.push((server_cpu(server) - cpu) * 1_000.0 / crate::stats::count(events));
+    }
+    report.figure("all cells, events a second", rates.median(), "1/s");
+    report.figure("rate to that of one cell", rates.median() / one_cell, "times");
+    report.figure("server's CPU for an event of many cells", server_us.median(), "µs");
+    let (last_of_one, last) = last.split_at_mut(1);
+    let others = cells.iter().skip(1).zip(&fences[1..]).zip(last);
+    let others = others.map(|((cell, fences), last)| cell.write(&fences[..writers], last));
+    let one = cells[0].one_writer(&fences[0][0], &mut last_of_one[0][0]);
+    let (times, _) = runtime.block_on(async { tokio::join!(one, futures_util::future::join_all(others)) });
+    report.figure("commit of one writer while the other cells write, p50", times.median(), "ms");
+    report.figure("commit of one writer while the other cells write, p99", times.percentile(99), "ms");
+    for cell in &cells {
+        runtime.block_on(cell.store.close());
+    }
 }
 
 /// CPU time of the server's processes, in milliseconds.
@@ -110,7 +147,11 @@ impl Side {
     }
 
     fn postgres(name: &'static str, address: &str) -> Self {
-        let address = PgAddress::parse(address, "bench").unwrap_or_else(|error| panic!("{error}"));
+        Self::cell(name, address, "bench")
+    }
+
+    fn cell(name: &'static str, address: &str, cell: &str) -> Self {
+        let address = PgAddress::parse(address, cell).unwrap_or_else(|error| panic!("{error}"));
         Self::open(name, |dir, clock| Store::open_cell(dir, &address, true, GroupBounds::default(), clock))
     }
 
