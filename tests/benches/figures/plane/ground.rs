@@ -17,6 +17,9 @@ const QUIET_MS: u64 = 500;
 /// Configuration of the limits.
 const CAPS: &str = "[limits]\nconnections_max = 3000\n[acp]\nmax_concurrent_sessions = 10000\n";
 
+/// Configuration of the supervisor's limits: by default a gateway has at most 512 agents.
+const LEASES: &str = "leases_max = 20000\nleases_per_gateway_max = 20000\nleases_per_user_max = 20000\n";
+
 /// The running services.
 #[derive(Debug)]
 pub(crate) struct Ground {
@@ -42,6 +45,7 @@ impl Ground {
     /// # Panics
     /// When they do not become ready.
     pub(crate) fn build_in(world: World) -> Self {
+        let _ = world.write("supervisor.toml", LEASES);
         let supervisor = world.supervisor();
         let gateway = world.gateway(GATEWAY, &supervisor.socket());
         Self { gateway, supervisor, world }

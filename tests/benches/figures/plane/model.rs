@@ -17,7 +17,8 @@ const SIZES: &str = "100 1000";
 /// Sessions of the runs that the costs are fitted to.
 const FITTED: usize = 100;
 /// Their chunks, milliseconds between two chunks, and mean seconds between two turns. The agent answers as fast as it can.
-const FITTED_LOADS: [Shape; 4] = [
+const FITTED_LOADS: [Shape; 5] = [
+    Shape { chunks: 1, pace_ms: 0, away: 200.0 },
     Shape { chunks: 1, pace_ms: 0, away: 3.0 },
     Shape { chunks: 40, pace_ms: 100, away: 6.0 },
     Shape { chunks: 100, pace_ms: 10, away: 6.0 },
@@ -166,11 +167,21 @@ fn totals(ground: &Ground, server: Option<&Postgres>) -> [f64; 6] {
 /// Fitted costs of an engine.
 struct Fitted {
     costs: Costs,
-    /// CPU of the supervisor for a turn and for a chunk.
-    supervisor: [f64; 2],
+    /// CPU of the supervisor for a turn, for a chunk and for a group of commits.
+    supervisor: [f64; 3],
+    /// CPU of gateway and supervisor in each second for a session whose agent runs.
+    resting: [f64; 2],
     /// Memory of gateway and supervisor for a session whose agent runs, and without sessions, in KiB.
     session: [f64; 2],
     empty: [f64; 2],
+}
+
+impl Fitted {
+    /// CPU of all supervisors in each second, without what resting agents cost.
+    fn supervisor(&self, answers: &Answers) -> f64 {
+        let [of_turn, of_chunk, of_group] = self.supervisor;
+        of_turn * answers.turn_rate + of_chunk * answers.chunk_rate + of_group * answers.group_rate
+    }
 }
 
 /// Fits the costs, and compares answers of the model with runs.
@@ -200,12 +211,14 @@ fn fit_costs(runs: &[(Shape, Measured)], stage: &Stage<'_>) -> Fitted {
     let of = |counts: fn(&Measured) -> [f64; 2], total: fn(&Measured) -> f64| {
         fit(&runs.iter().map(|(_, run)| (counts(run), total(run))).collect::<Vec<_>>())
     };
-    let gateway: Vec<_> =
-        runs.iter().map(|(_, run)| ([run.turns, run.chunks, run.groups], run.gateway)).collect();
-    let [turn, chunk, group] = fit(&gateway);
+    let of_service = |total: fn(&Measured) -> f64| {
+        let counts = |run: &Measured| [run.turns, run.chunks, run.groups, run.seconds * count(FITTED)];
+        fit(&runs.iter().map(|(_, run)| (counts(run), total(run))).collect::<Vec<_>>())
+    };
+    let [turn, chunk, group, resting] = of_service(|run| run.gateway);
     let [sync, row] = of(|run| [run.groups, run.commits], |run| run.commit_s);
     let server = of(|run| [run.groups, run.commits], |run| run.server);
-    let supervisor = of(|run| [run.turns, run.chunks], |run| run.supervisor);
+    let [of_turn, of_chunk, of_group, resting_there] = of_service(|run| run.supervisor);
     // Agents that write fast have several chunks in one commit: the slow ones show the commits of a turn.
     let (commits, turns) = runs
         .iter()
@@ -233,12 +246,13 @@ fn fit_costs(runs: &[(Shape, Measured)], stage: &Stage<'_>) -> Fitted {
     costs.hop = (light.first.median() / 1_000.0 - predicted.first.percentile(50)).max(0.0);
     let [before, after] = stage.memory;
     let session = [0, 1].map(|which| (after[which] - before[which]) / count(FITTED));
-    Fitted { costs, supervisor, session, empty: before }
+    let (supervisor, resting) = ([of_turn, of_chunk, of_group], [resting, resting_there]);
+    Fitted { costs, supervisor, resting, session, empty: before }
 }
 
 fn tell_costs(fitted: &Fitted, report: &mut Report) {
     let Costs { turn, chunk, group, start, commits, sync, row, server, hop, .. } = &fitted.costs;
-    let [of_turn, of_chunk] = fitted.supervisor;
+    let [of_turn, of_chunk, of_group] = fitted.supervisor;
     for (name, seconds) in [
         ("gateway's CPU for a turn", *turn),
         ("gateway's CPU for a chunk", *chunk),
@@ -246,6 +260,9 @@ fn tell_costs(fitted: &Fitted, report: &mut Report) {
         ("gateway's CPU for a start", *start),
         ("supervisor's CPU for a turn", of_turn),
         ("supervisor's CPU for a chunk", of_chunk),
+        ("supervisor's CPU for a group of commits", of_group),
+        ("gateway's CPU in a second for a session", fitted.resting[0]),
+        ("supervisor's CPU in a second for a session", fitted.resting[1]),
         ("time of a group", *sync),
         ("time of a group for each commit", *row),
         ("server's CPU for a group", server[0]),
@@ -294,24 +311,23 @@ fn compare(name: &str, sessions: usize, fitted: &Fitted, server: Option<&Postgre
     let answers = predict(COMPARED, sessions, &fitted.costs, COMPARED_S);
     let Measured { seconds, turns, chunks, groups, gateway, supervisor, server, first, .. } = run;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let [of_turn, of_chunk] = fitted.supervisor;
+    let [of_resting, resting_there] = fitted.resting.map(|cost| cost * count(sessions));
     let memory = fitted.empty[0] + fitted.session[0] * count(sessions);
     for (what, unit, predicted, measured) in [
         ("turns", "1/s", answers.turn_rate, turns / seconds),
         ("chunks", "1/s", answers.chunk_rate, chunks / seconds),
         ("groups of commits", "1/s", answers.group_rate, groups / seconds),
-        ("gateway's CPU", "s/s", answers.gateway * count(cores), gateway / seconds),
-        (
-            "supervisor's CPU",
-            "s/s",
-            of_turn * answers.turn_rate + of_chunk * answers.chunk_rate,
-            supervisor / seconds,
-        ),
+        ("gateway's CPU", "s/s", answers.gateway * count(cores) + of_resting, gateway / seconds),
+        ("supervisor's CPU", "s/s", fitted.supervisor(&answers) + resting_there, supervisor / seconds),
         ("server's CPU", "s/s", answers.server * count(cores), server / seconds),
         ("first chunk, p50", "ms", answers.first.percentile(50) * 1_000.0, first.median()),
         ("first chunk, p99", "ms", answers.first.percentile(99) * 1_000.0, first.percentile(99)),
         ("gateway's memory", "MiB", memory / 1_024.0, after[0] / 1_024.0),
     ] {
+        // Without a server, nothing of it is compared.
+        if measured == 0.0 {
+            continue;
+        }
         let ratio = predicted / measured;
         report.against(what, (predicted, unit), ("measured", measured), (ratio, None));
     }
@@ -363,8 +379,8 @@ fn ask(name: &str, fitted: &Fitted, cells: usize, report: &mut Report) {
             chat: Some(chat.clone()),
         };
         let answers = simulate(&people(ASKED_SESSIONS / cells, away), &costs, &machines, ASKED, SEED);
-        let [of_turn, of_chunk] = fitted.supervisor;
         let in_use = count(answers.in_use);
+        let [of_resting, resting_there] = fitted.resting.map(|cost| cost * in_use);
         let needed = (in_use / CELL_MAX).ceil();
         for (what, value, unit) in [
             ("turns", answers.turn_rate, "1/s"),
@@ -375,8 +391,8 @@ fn ask(name: &str, fitted: &Fitted, cells: usize, report: &mut Report) {
             ("cells needed for them", needed, "count"),
             ("hosts, agents of 100 MB", hosts(answers.in_use, AGENT_MB[0], HOST_MB), "count"),
             ("hosts, agents of 500 MB", hosts(answers.in_use, AGENT_MB[1], HOST_MB), "count"),
-            ("CPU of all supervisors", of_turn * answers.turn_rate + of_chunk * answers.chunk_rate, "s/s"),
-            ("gateways' CPU", answers.gateway, "times"),
+            ("CPU of all supervisors", fitted.supervisor(&answers) + resting_there, "s/s"),
+            ("gateways' CPU", answers.gateway + of_resting / count(cells * GATEWAY_CORES), "times"),
             ("writers", answers.writer, "times"),
             ("server's CPU", answers.server, "times"),
             ("memory of a gateway", fitted.session[0] * in_use / count(cells) / 1_048_576.0, "GiB"),
