@@ -44,7 +44,7 @@ struct LogUsage {
     bytes: u64,
 }
 
-/// Limits of logs, and what each gateway uses of them, by the directory of its logs.
+/// Limits of logs, and the usage of each gateway, by the directory of its logs.
 #[derive(Debug, Clone)]
 struct LogQuota {
     limits: LogLimits,

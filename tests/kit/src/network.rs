@@ -63,7 +63,7 @@ impl Machine {
         inside
     }
 
-    /// Pulls the cable: what is sent is lost, and neither side is told.
+    /// Pulls the cable: packets are lost without an error on either side.
     pub fn cut(&self) {
         ip(&["-n", &self.name, "link", "set", "eth0", "down"]);
     }

@@ -145,7 +145,7 @@ fn prompts_wait_while_a_host_is_cut_off() {
     house.end();
 }
 
-/// Unlike the cut of a relay, which ends connections, a pulled cable loses what is sent, and nobody is told.
+/// Unlike the cut of a relay, which ends connections, a pulled cable loses packets without an error.
 #[test]
 fn heavy_pulled_cable_is_noticed_and_nothing_is_lost() {
     skip_unless!(Ability::NetworkNamespaces);

@@ -147,7 +147,7 @@ struct Heartbeat {
 #[derive(Debug)]
 struct ConnectionState {
     hello_by_ms: u64,
-    /// End of the time to READY or RESUMED, and what it began with; `None` after them.
+    /// Deadline of READY or RESUMED, and the kind of handshake; `None` after them.
     ready_by_ms: Option<(u64, &'static str)>,
     /// `None` before HELLO.
     heartbeat: Option<Heartbeat>,

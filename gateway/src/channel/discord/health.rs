@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// Close code of a websocket whose token Discord refuses.
 const INVALID_TOKEN: u16 = 4004;
 
-/// Maximum number of shards that are named because they are not connected.
+/// Maximum number of disconnected shards in a report.
 const SHARDS_NAMED_MAX: usize = 3;
 
 /// Last state of the websocket.
