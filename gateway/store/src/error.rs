@@ -385,12 +385,6 @@ impl StoreError {
         Self::File { what, path: path.into(), source: Arc::new(source) }
     }
 
-    /// True if PostgreSQL's `lock_timeout` has run out.
-    pub(crate) fn is_lock_timeout(&self) -> bool {
-        use tokio_postgres::error::SqlState;
-        matches!(self, Self::Postgres(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
-    }
-
     /// True for a violated UNIQUE or PRIMARY KEY constraint.
     pub fn is_unique_violation(&self) -> bool {
         if let Self::Postgres(error) = self {

@@ -271,7 +271,12 @@ fn log_files(dir: &Path) -> io::Result<Vec<LogFile>> {
         let name = entry.file_name();
         let start = name.to_str().and_then(|name| name.strip_suffix(".log")?.parse().ok());
         let Some(start) = start else { continue };
-        parts.push(LogFile { path: entry.path(), start, bytes: entry.metadata()?.len() });
+        match entry.metadata() {
+            Ok(meta) => parts.push(LogFile { path: entry.path(), start, bytes: meta.len() }),
+            // A writer has removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
     }
     parts.sort_by_key(|part| part.start);
     Ok(parts)
@@ -348,23 +353,41 @@ fn make_room(log: &Path, bytes: u64, limits: LogLimits) -> LogUsage {
     LogUsage { logs: count, bytes: size }
 }
 
+/// Opens the files of a log, oldest first. A writer may remove the oldest ones meanwhile: what is returned has no gap.
+fn open_files(dir: &Path) -> io::Result<Vec<(LogFile, File)>> {
+    let mut opened: Vec<(LogFile, File)> = Vec::new();
+    for part in log_files(dir)? {
+        let file = match File::open(&part.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let part = LogFile { bytes: file.metadata()?.len(), ..part };
+        if opened.last().is_some_and(|(last, _)| last.start + last.bytes != part.start) {
+            opened.clear();
+        }
+        opened.push((part, file));
+    }
+    Ok(opened)
+}
+
 fn read(dir: &Path, from: LogFrom, bytes_max: usize) -> io::Result<LogPiece> {
-    let parts = log_files(dir)?;
-    let base = parts.first().map_or(0, |part| part.start);
-    let end = parts.last().map_or(0, |part| part.start + part.bytes);
+    let parts = open_files(dir)?;
+    let base = parts.first().map_or(0, |(part, _)| part.start);
+    let end = parts.last().map_or(0, |(part, _)| part.start + part.bytes);
     let (mut offset, whole) = match from {
         // An offset behind the end refers to a log that was removed in the meantime.
         LogFrom::Offset(offset) => (if offset > end { base } else { offset.max(base) }, true),
         LogFrom::End(bytes) => (end.saturating_sub(bytes).max(base), end.saturating_sub(bytes) <= base),
     };
     let mut bytes = Vec::new();
-    for part in &parts {
+    for (part, file) in &parts {
         let skip = (offset + bytes.len() as u64).saturating_sub(part.start);
         let room = bytes_max - bytes.len();
         let count = crate::config::size(part.bytes.saturating_sub(skip)).min(room);
         if count > 0 {
             let mut piece = vec![0; count];
-            File::open(&part.path)?.read_exact_at(&mut piece, skip)?;
+            file.read_exact_at(&mut piece, skip)?;
             bytes.append(&mut piece);
         }
     }
@@ -421,6 +444,27 @@ mod tests {
         for above in dir.ancestors().take(3) {
             assert_eq!(above.metadata().unwrap().permissions().mode() & 0o777, 0o700, "{above:?}");
         }
+    }
+
+    /// A reader between two looks at the directory finds files that the writer has removed.
+    #[test]
+    fn log_is_read_without_gap_while_it_is_written() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("logs/gateway/session");
+        let (quota, written) = (small(), dir.clone());
+        let writer = std::thread::spawn(move || {
+            for n in 1_000..4_000 {
+                append(&written, format!("l {n}\n").as_bytes(), &quota).unwrap();
+            }
+        });
+        while !writer.is_finished() {
+            let piece = read(&dir, LogFrom::Offset(0), 99).unwrap();
+            let text = String::from_utf8(piece.bytes).unwrap();
+            let numbers: Vec<u64> = text.lines().map(|line| line[2..].parse().unwrap()).collect();
+            assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{text}");
+            assert!(numbers.first().is_none_or(|first| piece.offset == (first - 1_000) * 7), "{text}");
+        }
+        writer.join().unwrap();
     }
 
     #[test]

@@ -35,6 +35,8 @@ impl Machine {
         let [near, far] = [1, 2].map(|host| Ipv4Addr::from(subnet + host));
         let name = format!("{PREFIX}{pid}x{number}");
         let machine = Self { name: name.clone(), address: far };
+        // Of a killed program with the same pid.
+        remove(&name);
         ip(&["netns", "add", &name]);
         ip(&["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &name]);
         ip(&["addr", "add", &format!("{near}/30"), "dev", &name]);

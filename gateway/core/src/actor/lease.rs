@@ -146,8 +146,9 @@ impl Actor {
             lease.row.usage = LeaseStatus::Open;
             lease.started_dirty = true;
             out.effects.push(lease.attach());
-            // A download counts from the start of the process.
+            // A download counts from the start of the process, which a restarted gateway must know.
             if self.timers.init_ms.is_some() && self.may_be_fetching() {
+                self.write_start(out);
                 self.arm_opening_timer(out);
             }
             return;
@@ -460,18 +461,24 @@ impl Actor {
                 link_state,
             });
         }
-        if lease.started_dirty && !out.writes.is_empty() {
-            lease.started_dirty = false;
-            if lease.row.usage == LeaseStatus::Open {
-                out.writes.push(Write::LeaseStatus { lease_id, usage: LeaseStatus::Open });
-            }
-        }
         if lease.written_dirty && !out.writes.is_empty() {
             lease.written_dirty = false;
             out.writes.push(Write::Written { lease_id, through_seq: lease.written_seq });
         }
         if moved {
             out.effects.push(ActorEffect::Ack { lease_id, offset });
+        }
+        if !out.writes.is_empty() {
+            self.write_start(out);
+        }
+    }
+
+    /// Writes the start of the process, unless that or a later state is written.
+    fn write_start(&mut self, out: &mut StepOutput) {
+        let Some(lease) = &mut self.lease else { return };
+        if std::mem::take(&mut lease.started_dirty) && lease.row.usage == LeaseStatus::Open {
+            let lease_id = lease.row.lease_id;
+            out.writes.push(Write::LeaseStatus { lease_id, usage: LeaseStatus::Open });
         }
     }
 

@@ -55,8 +55,8 @@ struct Lease {
     written_seq: u64,
     /// True while `written_seq` is not committed.
     written_dirty: bool,
-    /// True while the start of the process is not committed. Until then a start is requested again after a reconnect, which the
-    /// supervisor answers with the same process.
+    /// True while the start of the process is not committed. A restarted gateway requests such a start again, which the supervisor
+    /// answers with the same process.
     started_dirty: bool,
     /// Exit status and end of output; `None` while the adapter runs.
     ended: Option<LeaseEnd>,

@@ -109,20 +109,22 @@ impl CellServer for PostgresCell<'_> {
     }
 
     fn wait_for_lock(&self) -> Result<bool, StoreError> {
+        const HELD_HERE: &str =
+            concat!("SELECT count(*) FROM pg_catalog.pg_locks WHERE pid = pg_backend_pid() AND ", is_lock!());
         let wait = self.address.lock_wait;
         if wait.is_zero() {
             return self.try_lock();
         }
-        self.db.run_all(&format!("SET lock_timeout = {}", wait.as_millis()))?;
+        // An error that is caught on the server is not in its log. The lock is that of the session, not of the block.
         let number = LockNumber::of(&self.address.schema());
-        let taken = self.db.run("SELECT pg_advisory_lock(CAST(?1 AS BIGINT))", params![number]);
-        let is_taken = match taken {
-            Ok(_) => true,
-            Err(error) if error.is_lock_timeout() => false,
-            Err(error) => return Err(error),
-        };
-        self.db.run_all("SET lock_timeout = 0")?;
-        Ok(is_taken)
+        self.db.run_all(&format!(
+            "DO $$ BEGIN PERFORM set_config('lock_timeout', '{}', true); PERFORM pg_advisory_lock({}); \
+             EXCEPTION WHEN lock_not_available OR query_canceled THEN NULL; END $$",
+            wait.as_millis(),
+            number.0
+        ))?;
+        let held: Option<u64> = self.db.first(HELD_HERE, params![number], |row| row.only())?;
+        Ok(held.is_some_and(|held| held > 0))
     }
 
     fn has_run_out(&self) -> Result<bool, StoreError> {
@@ -134,9 +136,16 @@ impl CellServer for PostgresCell<'_> {
     }
 
     fn end_holder(&self) -> Result<(), StoreError> {
-        const END: &str =
-            concat!("SELECT count(pg_terminate_backend(pid)) FROM pg_catalog.pg_locks WHERE ", is_lock!());
-        self.db.first(END, params![LockNumber::of(&self.address.schema())], |_| Ok(()))?;
+        // Another gateway may have taken the cell since the look at its time.
+        let sql = format!(
+            concat!(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_catalog.pg_locks WHERE ",
+                is_lock!(),
+                " AND (SELECT until < clock_timestamp() FROM {}.acp_cell)"
+            ),
+            self.address.schema()
+        );
+        self.db.first(&sql, params![LockNumber::of(&self.address.schema())], |_| Ok(()))?;
         tracing::warn!(cell = self.address.cell(), "connection of an owner without renewal ended");
         Ok(())
     }

@@ -118,6 +118,19 @@ fn download_goes_on_over_a_restart_of_the_gateway() {
 }
 
 #[test]
+fn start_of_a_download_is_committed_at_once_and_others_with_the_next_write() {
+    for (may_fetch, want) in [(true, LeaseStatus::Open), (false, LeaseStatus::Intended)] {
+        let (mut world, run_id) = awaiting_lookup();
+        world.ignores_input = true;
+        configure(&mut world, Ok(AgentProfile { is_looked_up: true, may_fetch, ..profile() }));
+        let usage = |world: &World| world.rows.lease.as_ref().unwrap().usage;
+        assert_eq!(usage(&world), want);
+        world.emit("Rsession-1\n");
+        assert_eq!((usage(&world), run_state(&world, run_id)), (LeaseStatus::Ready, RunState::Running));
+    }
+}
+
+#[test]
 fn download_counts_from_the_start_of_the_process() {
     let (mut world, run_id) = awaiting_lookup();
     world.refuse_spawn = Some((acp_shared::protocol::RefusalCode::Busy, None));
