@@ -156,7 +156,7 @@ pub fn decide_slot(
     let Some(remaining) = remaining.checked_sub(1) else { return SlotDecision::Spent { wait_ms: reset_ms } };
     match next_ms.unwrap_or(0) {
         0 => SlotDecision::Taken { left: SessionBudget { remaining, reset_ms } },
-        // The clock was set back, or is that of another server: without this, nobody got a slot until it caught up.
+        // The clock was set back, or is that of another server: the stored time would block the bucket until the clock reaches it.
         wait_ms => SlotDecision::Later {
             wait_ms: wait_ms.min(SLOT_INTERVAL_MS),
             is_impossible: wait_ms > SLOT_INTERVAL_MS,

@@ -31,7 +31,7 @@ fn report(db: &Db, host: &str) -> Result<Option<HostReport>, StoreError> {
     Ok(serde_json::from_str(&text).ok())
 }
 
-/// Removes all reports: without them no session leaves a host that cannot be reached.
+/// Removes all reports, so that no session leaves an unreachable host.
 pub(crate) fn clear(db: &Db) -> Result<(), StoreError> {
     db.run("DELETE FROM acp_meta WHERE key LIKE ?1", params![format!("{KEY}:%")]).map(drop)
 }

@@ -229,7 +229,7 @@ impl LogQuota {
         used.logs > LOGS_MAX || used.bytes > self.limits.gateway
     }
 
-    /// Sets what a gateway uses after a scan.
+    /// Sets the usage of a gateway, after a scan.
     fn set(&self, log: &Path, used: LogUsage) {
         if let Some(gateway) = log.parent() {
             self.usage.lock().insert(gateway.to_owned(), used);
@@ -323,7 +323,7 @@ fn append_to_file(dir: &Path, text: &[u8], quota: &LogQuota) -> io::Result<()> {
 }
 
 /// Removes the least recently written logs of a gateway if it has too many or they are too large, so that
-/// `log` has room for `bytes` more bytes. Returns what the gateway uses then.
+/// `log` has room for `bytes` more bytes. Returns the usage of the gateway afterwards.
 fn make_room(log: &Path, bytes: u64, limits: LogLimits) -> LogUsage {
     let mut logs: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for dir in log.parent().into_iter().flat_map(entries).filter(|other| other != log) {

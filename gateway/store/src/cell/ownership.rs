@@ -145,8 +145,11 @@ impl CellServer for PostgresCell<'_> {
             ),
             self.address.schema()
         );
-        self.db.first(&sql, params![LockNumber::of(&self.address.schema())], |_| Ok(()))?;
-        tracing::warn!(cell = self.address.cell(), "connection of an owner without renewal ended");
+        let number = LockNumber::of(&self.address.schema());
+        let ended: Option<u64> = self.db.first(&sql, params![number], |row| row.only())?;
+        if ended.is_some_and(|ended| ended > 0) {
+            tracing::warn!(cell = self.address.cell(), "connection of an owner without renewal ended");
+        }
         Ok(())
     }
 
