@@ -118,7 +118,7 @@ async fn one_shard_asks_while_there_is_no_slot() {
             _ => None,
         });
         assert_eq!(why.await, want);
-        // A second shard that asks by itself would do so within this time.
+        // A second shard would send its request within this time.
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     let asked: Vec<u32> = slots.asked.lock().expect("lock").iter().map(|(shard, _)| *shard).collect();
